@@ -1,0 +1,74 @@
+# `make` alone lists the targets. Every target sets up .venv by itself; PYTHON=... chooses the interpreter it is made with.
+
+PYTHON ?=
+PYTEST_ARGS ?=
+BIN := .venv/bin
+
+# The first that is at least 3.11 and really runs: a version manager's shim may be on the PATH and still fail.
+CANDIDATES := python3.13 python3.12 python3.11 python3
+NEW_ENOUGH := import sys, venv; sys.exit(sys.version_info < (3, 11))
+HAS_PIP := import sys, pip; sys.exit(sys.version_info < (3, 11))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench wheel venv clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+demo: .venv/.done ## run the demonstration
+	@$(BIN)/orchestrator demo
+
+test: lint ## lint, types, all tests (PYTEST_ARGS="-m 'not slow'" for the quick ones)
+	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+lint: .venv/.done ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: .venv/.done ## run every benchmark
+	@for file in benchmarks/[!_]*.py; do \
+		[ -e "$$file" ] || { echo "no benchmarks yet"; break; }; \
+		echo "== $$file"; $(BIN)/python "$$file" || exit 1; done
+
+wheel: .venv/.done ## build the wheel into dist/
+	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+venv: .venv/.done ## make the environment
+
+clean: ## remove what was built and cached (.venv and workspaces stay)
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis htmlcov .coverage
+	@find . -path ./.venv -prune -o -path ./workspaces -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/.done: pyproject.toml
+	@set -eu; \
+	if ! $(BIN)/python -c '$(HAS_PIP)' 2>/dev/null; then \
+		python=; \
+		for candidate in $(if $(PYTHON),"$(PYTHON)",$(CANDIDATES)); do \
+			if "$$candidate" -c '$(NEW_ENOUGH)' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "make: no Python 3.11 or newer among: $(if $(PYTHON),$(PYTHON),$(CANDIDATES))" >&2; \
+			echo "  name one that runs: make PYTHON=/path/to/python3" >&2; exit 1; \
+		fi; \
+		echo "making .venv with $$("$$python" -c 'import sys; print(sys.executable, sys.version.split()[0])')"; \
+		if ! "$$python" -m venv --clear .venv >/dev/null 2>&1; then \
+			if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+				own=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+				echo "installing python3-venv, without which this Python makes no environment"; \
+				apt-get update -qq; \
+				DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv "$$own" \
+					|| DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv; \
+			else \
+				"$$python" -c 'import ensurepip' 2>/dev/null || { \
+					echo "make: this Python cannot make environments; run once:" >&2; \
+					echo "  sudo apt-get install -y python3-venv" >&2; exit 1; }; \
+			fi; \
+			"$$python" -m venv --clear .venv; \
+		fi; \
+	fi; \
+	echo "installing the project and its development tools"; \
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'; \
+	touch $@

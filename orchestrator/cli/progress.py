@@ -1,0 +1,190 @@
+"""Commands that take their time: they show what happens while it happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import anyio
+import anyio.to_thread
+import click
+
+from orchestrator import store
+from orchestrator.cli.show import MARKS, cut
+from orchestrator.compose import Coordinator, Handle
+from orchestrator.core.model import Announcement, Outcome, StepStatus, TaskSpec
+from orchestrator.store import Look, Paths, look
+from orchestrator.watching import Watch
+
+#: Exit codes of commands that wait for a task's end.
+_CODES = {Outcome.COMPLETED: 0, Outcome.UNCERTAIN: 75}
+
+
+def exit_code(said: Announcement) -> int:
+    return _CODES.get(Outcome(said.status), 1)
+
+
+def tell(said: Announcement, as_json: bool) -> int:
+    """Print an announcement; the exit code says whether the task completed."""
+    if as_json:
+        click.echo(json.dumps(store.announcement_to_json(said)))
+        return exit_code(said)
+    mark, colour = ("✔", "green") if said.ok else ("✘", "red")
+    click.echo(f"{click.style(mark, fg=colour)} {said.name}: {said.summary}  ({duration(said.seconds)})")
+    if said.result:
+        click.echo(f"  result: {said.result}")
+    if said.hint:
+        click.echo(f"  {said.hint}")
+    return exit_code(said)
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+class Progress:
+    """Lines about what changed since the last look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[StepStatus, int]] = {}
+        self._since: dict[str, float] = {}
+        self._attempt = 0
+
+    def lines(self, seen: Look) -> Iterator[str]:
+        snapshot = seen.snapshot
+        number = snapshot.attempt_number
+        if number != self._attempt and number > 1:
+            step = snapshot.resume_point()
+            yield click.style(f"  ↻ attempt {number}, at {step.label if step else 'the end'}", fg="yellow")
+        self._attempt = number
+        for label in snapshot.order:
+            state = snapshot.steps[label]
+            now = (state.status, state.tries)
+            if self._seen.get(label) != now:
+                self._seen[label] = now
+                if state.status is not StepStatus.PENDING:
+                    yield self._line(label, state.status, state.tries, state.error.message if state.error else state.why)
+
+    def _line(self, label: str, status: StepStatus, tries: int, more: str) -> str:
+        mark, colour = MARKS[status]
+        now = time.monotonic()
+        took = f"  {duration(now - self._since[label])}" if status is not StepStatus.WORKING and label in self._since else ""
+        if status is StepStatus.WORKING:
+            self._since[label] = now
+        again = f"  (try {tries})" if tries > 1 and status is StepStatus.WORKING else ""
+        said = f"  {cut(' '.join(more.split()), 100)}" if more else ""
+        return f"  {click.style(mark, fg=colour)} {label}{click.style(took + again + said, fg='bright_black')}"
+
+
+async def _follow(where: Paths, progress: Progress, *, err: bool) -> None:
+    """Print what changes, for as long as it is let."""
+    async with Watch(where.inner) as changes:
+        while True:
+            _print_changes(progress, await anyio.to_thread.run_sync(look, where), err=err)
+            await changes.next()
+            await anyio.sleep(0.02)  # many changes at once are one look
+
+
+def _print_changes(progress: Progress, seen: Look, *, err: bool) -> None:
+    for line in progress.lines(seen):
+        click.echo(line, err=err)
+
+
+async def _wait_showing(handle: Handle, *, err: bool) -> Announcement:
+    progress = Progress()
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: _follow(handle.where, progress, err=err))
+        said = await handle.wait()
+        group.cancel_scope.cancel()
+    _print_changes(progress, look(handle.where), err=err)
+    return said
+
+
+def run_task(root: str, spec: TaskSpec, as_json: bool) -> int:
+    task_id = ""
+
+    async def main() -> Announcement:
+        nonlocal task_id
+        async with Coordinator(root, orphans="stop") as coordinator:
+            handle = await coordinator.spawn(spec)
+            task_id = handle.id
+            click.echo(f"{click.style(spec.name, bold=True)}  {handle.id}", err=True)
+            return await _wait_showing(handle, err=True)
+
+    try:
+        said = anyio.run(main)
+    except KeyboardInterrupt:
+        click.echo(f"\nstopped; it goes on where it is: orchestrator recover {task_id}", err=True)
+        return 130
+    return tell(said, as_json)
+
+
+def wait_for(root: str, task_id: str, timeout: float | None, as_json: bool) -> int:
+    async def main() -> Announcement:
+        return await Coordinator(root).wait(task_id, timeout)
+
+    return tell(anyio.run(main), as_json)
+
+
+def watch_task(root: str, task_id: str) -> int:
+    async def main() -> Announcement:
+        handle = Coordinator(root).attach(task_id)
+        click.echo(f"{click.style(look(handle.where).title, bold=True)}  {task_id}")
+        return await _wait_showing(handle, err=False)
+
+    return tell(anyio.run(main), False)
+
+
+def cancel_task(root: str, task_id: str, as_json: bool) -> int:
+    async def main() -> Announcement:
+        return await Coordinator(root).cancel(task_id)
+
+    said = anyio.run(main)
+    if said.status == Outcome.CANCELLED:
+        click.echo(json.dumps(store.announcement_to_json(said)) if as_json else f"cancelled {task_id}: {said.summary}")
+        return 0
+    if as_json:
+        click.echo(json.dumps(store.announcement_to_json(said)))
+    else:
+        click.echo(f"{task_id} had ended already: {said.summary}")
+    return 0
+
+
+def print_logs(root: str, task_id: str, follow_on: bool, attempt: int | None, stream: str) -> None:
+    where = store.paths(root, task_id)
+    streams = ("out", "err") if stream == "both" else (stream,)
+    shown: dict[str, int] = {}
+    while True:
+        seen = look(where)
+        number = attempt or seen.snapshot.attempt_number
+        for name in streams:
+            _print_new(where.log(number, name), shown)
+        if not follow_on or (seen.snapshot.unclosed is None and seen.announcement() is not None):
+            return
+        anyio.run(_one_change, where.logs)
+
+
+async def _one_change(directory: str) -> None:
+    async with Watch(directory) as changes:
+        await changes.next()
+
+
+def _print_new(path: str, shown: dict[str, int]) -> None:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = shown.get(path, 0)
+            file.seek(start if start <= size else 0)  # it was cut in the middle: show it anew
+            data = file.read()
+    except FileNotFoundError:
+        return
+    shown[path] = size
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()

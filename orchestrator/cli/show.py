@@ -1,0 +1,186 @@
+"""What a person reads of tasks at the command line, and the JSON of the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from orchestrator import files, store
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.model import StepStatus
+from orchestrator.errors import Damaged, OrchestratorError, TaskNotFound
+from orchestrator.store import Look, Row
+
+MARKS = {
+    StepStatus.DONE: ("✔", "green"),
+    StepStatus.WORKING: ("▶", "cyan"),
+    StepStatus.PENDING: ("·", "bright_black"),
+    StepStatus.FAILED: ("✘", "red"),
+    StepStatus.SKIPPED: ("–", "bright_black"),
+    StepStatus.UNCERTAIN: ("?", "yellow"),
+}
+
+_COLOURS = {
+    "completed": "green", "working": "cyan", "queued": "bright_black", "interrupted": "yellow", "failed": "red",
+    "conflict": "red", "cancelled": "bright_black", "uncertain": "yellow", "damaged": "red",
+}  # fmt: skip
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    return {"id": row.id, "name": row.name, "state": row.state, "done": row.done, "total": row.total, "at": row.at}
+
+
+def table(rows: Sequence[Row], root: str) -> None:
+    """The list of tasks, in columns; a name is cut at the width of the terminal."""
+    if not rows:
+        click.echo(f"no tasks in {root}\n  start one: orchestrator run WORKER")
+        return
+    ids = max(len(r.id) for r in rows)
+    width = _width()
+    lines = [click.style(f"{'TASK':<{ids}}  {'STATE':<11}  {'STEPS':>7}  NAME", bold=True)]
+    for r in rows:
+        state = click.style(f"{r.state:<11}", fg=_COLOURS.get(r.state))
+        name = cut(r.name, max(10, width - ids - 25))
+        lines.append(f"{r.id:<{ids}}  {state}  {f'{r.done}/{r.total}':>7}  {name}")
+    click.echo("\n".join(lines))
+
+
+def _width() -> int:
+    return os.get_terminal_size().columns if sys.stdout.isatty() else 120
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def look_json(seen: Look) -> dict[str, Any]:
+    """The stable form of one task, schema 1 (docs/protocol.md)."""
+    snapshot = seen.snapshot
+    said = seen.announcement()
+    attempt = snapshot.attempt
+    return {
+        "schema": 1,
+        "id": seen.task_id,
+        "name": seen.title,
+        "state": seen.state,
+        "path": seen.where.directory,
+        "steps": [
+            {
+                "name": s.label,
+                "status": s.status.value,
+                "tries": s.tries,
+                "file": s.file,
+                "error": s.error.to_json() if s.error else None,
+                "why": s.why or None,
+            }
+            for s in (snapshot.steps[label] for label in snapshot.order)
+        ],
+        "attempts": len(snapshot.attempts),
+        "deaths": snapshot.deaths,
+        "worker": attempt.identity.pid if attempt and attempt.identity and seen.alive else None,
+        "resume": step.label if (step := snapshot.resume_point()) else None,
+        "announcement": store.announcement_to_json(said) if said else None,
+        "damage": seen.damage,
+    }
+
+
+def look_text(seen: Look) -> str:
+    snapshot = seen.snapshot
+    state = click.style(seen.state, fg=_COLOURS.get(seen.state), bold=True)
+    lines = [f"{click.style(seen.title, bold=True)}", f"{seen.task_id}  {state}", ""]
+    lines += [_step_line(snapshot.steps[label]) for label in snapshot.order]
+    if not snapshot.order and seen.face is not None:
+        lines += [f"  {MARKS[s.status][0]} {s.name}" for s in seen.face.steps]
+    said = seen.announcement()
+    lines += ["", *_life(seen)]
+    if said is not None:
+        lines += [*said.summary.splitlines(), *([said.hint] if said.hint else [])]
+        lines += [f"result: {said.result}"] if said.result else []
+    lines += [click.style(f"damaged: {d}", fg="red") for d in seen.damage]
+    lines.append(click.style(seen.where.directory, fg="bright_black"))
+    return "\n".join(lines)
+
+
+def _life(seen: Look) -> list[str]:
+    snapshot = seen.snapshot
+    attempt = snapshot.attempt
+    if attempt is None:
+        return ["no worker has been started yet"]
+    said = f"attempt {attempt.number}, begun {attempt.at}"
+    if seen.alive and attempt.identity:
+        said += f", worker {attempt.identity.pid}"
+    if snapshot.end is None and not seen.alive:
+        step = snapshot.resume_point()
+        where = f"at step {step.label!r}" if step else "to its end"
+        return [said, f"nobody works on it; it goes on {where}: orchestrator recover {seen.task_id}"]
+    return [said]
+
+
+def _step_line(step: Any) -> str:
+    mark, colour = MARKS[step.status]
+    more = ""
+    if step.tries > 1:
+        more += f"  ({step.tries} tries)"
+    if step.error and step.status is StepStatus.FAILED:
+        more += f"  {cut(' '.join(step.error.message.split()), 100)}"
+    if step.why:
+        more += f"  {step.why}"
+    return f"  {click.style(mark, fg=colour)} {step.label}{click.style(more, fg='bright_black')}"
+
+
+def result_path(root: str, task_id: str) -> str:
+    """Where the full result of a task lies. Raises TaskNotFound when it has none."""
+    seen = store.look(store.paths(root, task_id))
+    said = seen.announcement()
+    if said is None:
+        raise TaskNotFound(f"{task_id} has not ended: it is {seen.state}", f"wait for it: orchestrator wait {task_id}")
+    path = f"{seen.where.results}/result.json"  # not the path in the announcement: the root may have been moved
+    if said.result is None or not os.path.exists(path):
+        raise TaskNotFound(f"{task_id} has no result: {said.summary.splitlines()[0]}", f"see: orchestrator show {task_id}")
+    return path
+
+
+def lint_path(root: str, path: str, as_json: bool) -> int:
+    """The `lint` command, on a file, a task's directory, or a task's id."""
+    if os.path.isdir(path):
+        path = os.path.join(path, "task.md")
+    elif not os.path.lexists(path):
+        path = store.paths(root, path).task_md
+    try:
+        face = Checklist.parse(files.read(path))
+    except Damaged as error:
+        return _unreadable(error, as_json)
+    if as_json:
+        click.echo(json.dumps(face.lint_json(), ensure_ascii=False))
+    else:
+        _print_lint(path, face)
+    return 65 if face.damaged else 0
+
+
+def _unreadable(error: OrchestratorError, as_json: bool) -> int:
+    if not as_json:
+        raise error
+    finding = {"line": None, "code": "unreadable", "message": error.what}
+    click.echo(json.dumps({"damaged": True, "ended": False, "resume": None, "steps": [], "findings": [finding]}))
+    return 65
+
+
+def _print_lint(path: str, face: Checklist) -> None:
+    for found in face.findings:
+        click.echo(f"{path}:{found.line or 1}: {found.code}: {found.message}")
+    for step in face.steps:
+        mark, colour = MARKS[step.status]
+        click.echo(f"  {click.style(mark, fg=colour)} {step.name}")
+    if face.damaged:
+        click.echo("damaged: it cannot be read as a checklist")
+    elif face.ended:
+        click.echo("ended")
+    elif face.resume is not None:
+        click.echo(f"goes on at: {face.steps[face.resume].name}")
+    else:
+        click.echo("no step is open, and it has not ended")

@@ -1,0 +1,238 @@
+"""The composition root: names an engine and joins it to the coordinator. Every door comes through here."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from orchestrator import coordinator, templates
+from orchestrator.config import from_environment
+from orchestrator.core.model import Announcement, Json, Limits, TaskSpec
+from orchestrator.core.spec import parse_steps, validate
+from orchestrator.coordinator import Handle
+from orchestrator.engines.local import LocalEngine
+from orchestrator.errors import BadSpec, UnknownSkill
+
+#: What a worker may be named by: an async function, `module:function`, `file.py:function`, a skill's name, a steps file.
+Worker = str | os.PathLike[str] | Callable[..., Any]
+
+
+class Coordinator(coordinator.Coordinator):
+    """Looks after the tasks under `root`; workers are processes of this machine.
+
+    `async with Coordinator(root) as c: handle = await c.spawn(worker, name=…, args=…); said = await handle.wait()`.
+    Leaving detaches: workers go on, and the next coordinator (or `orchestrator recover`) adopts them. With
+    `orphans="stop"` they are stopped, and their tasks stay resumable.
+    """
+
+    def __init__(
+        self, root: str | os.PathLike[str] | None = None, *, orphans: Literal["detach", "stop"] = "detach"
+    ) -> None:
+        config = from_environment(os.environ, os.fspath(root) if root is not None else None)
+        super().__init__(config, LocalEngine(), orphans=orphans, template=templates.read("task.md"))
+
+    async def spawn(  # type: ignore[override]
+        self,
+        worker: Worker | TaskSpec,
+        *,
+        name: str | None = None,
+        args: Mapping[str, Json] | None = None,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Handle:
+        """Make a task and start its worker; returns when the task is on disk and its worker is starting.
+
+        Raises UnknownSkill or BadSpec before anything is made, RootUnusable or OSError when the disk takes nothing.
+        """
+        if not isinstance(worker, TaskSpec):
+            worker = resolve(worker, name=name, args=args, limits=limits, env=env)
+        return await super().spawn(worker)
+
+
+def resolve(
+    worker: Worker,
+    *,
+    name: str | None = None,
+    args: Mapping[str, Json] | None = None,
+    limits: Limits | None = None,
+    env: Mapping[str, str] | None = None,
+) -> TaskSpec:
+    """The spec that a worker's name and arguments mean. Imports nothing of the worker: it may be slow, or do things.
+
+    Raises UnknownSkill when it cannot be found, BadSpec when a steps file or an argument is wrong.
+    """
+    if callable(worker):
+        worker = _reference(worker)
+    text = os.fspath(worker)
+    if text.endswith((".yaml", ".yml")):
+        return _from_steps_file(text, name, args, limits, env)
+    place, _, function = text.rpartition(":")
+    reference, import_path = _located(place, function) if place else _by_name(text)
+    spec = {
+        "name": name or (function or text).replace("_", " "),
+        "kind": "python",
+        "worker": reference,
+        "args": _json(args or {}),
+        "env": dict(env or {}),
+        "import_paths": (import_path,) if import_path else (),
+    }
+    return dataclasses.replace(validate(spec), limits=limits or Limits())
+
+
+def _reference(function: Callable[..., Any]) -> str:
+    """`module:function` of a function object; `file.py:function` when its module is the program that runs."""
+    if not inspect.iscoroutinefunction(function):
+        raise UnknownSkill(f"{function!r} is not an async function", "a skill is written `async def skill(task, ...)`")
+    if "<" in function.__qualname__:
+        raise UnknownSkill(
+            f"{function.__qualname__} is defined inside a function: its worker cannot import it",
+            "define the skill at the top of a module",
+        )
+    if function.__module__ == "__main__":
+        return f"{os.path.abspath(inspect.getfile(function))}:{function.__qualname__}"
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _located(place: str, function: str) -> tuple[str, str | None]:
+    """The reference as the worker will load it, and the directory it needs on its import path."""
+    if place.endswith(".py"):
+        path = os.path.abspath(place)
+        if not os.path.isfile(path):
+            raise UnknownSkill(f"{place}: there is no such file", "name a Python file that exists")
+        _check_defined(path, function, place)
+        return f"{path}:{function}", os.path.dirname(path)
+    origin, base = _find_module(place)
+    if origin is not None and origin.endswith(".py"):
+        _check_defined(origin, function, place)
+    return f"{place}:{function}", base
+
+
+def _find_module(name: str) -> tuple[str | None, str | None]:
+    """The file of a module, and the import path it comes from when that is not one of the interpreter's own."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    finally:
+        if added:
+            sys.path.remove(here)
+    if found is None:
+        raise UnknownSkill(
+            f"{name}: there is no such module",
+            f"run it from the directory it lies in, or name its file: path/to/{name.rpartition('.')[2]}.py:function",
+        )
+    origin = found.origin
+    if origin is None or not os.path.exists(origin):
+        return None, here
+    depth = name.count(".") + (1 if os.path.basename(origin) == "__init__.py" else 0)
+    base = os.path.dirname(os.path.abspath(origin))
+    for _ in range(depth):
+        base = os.path.dirname(base)
+    return origin, base
+
+
+def _check_defined(path: str, function: str, place: str) -> None:
+    """Find a typing error before a worker is started for it. A name that may come from elsewhere is left to the worker."""
+    try:
+        with open(path, "rb") as file:
+            tree = ast.parse(file.read(), path)
+    except SyntaxError as error:
+        raise UnknownSkill(f"{path}:{error.lineno}: {error.msg}", "mend the line") from error
+    wanted = function.split(".")[0]
+    for node in tree.body:
+        if isinstance(node, ast.AsyncFunctionDef | ast.ClassDef) and node.name == wanted:
+            return
+        if isinstance(node, ast.FunctionDef) and node.name == wanted:
+            if not node.decorator_list:
+                raise UnknownSkill(f"{place}:{function} is not async", "a skill is written `async def skill(task, ...)`")
+            return
+    if wanted in _names_bound(tree) or _star(tree):
+        return
+    functions = [n.name for n in tree.body if isinstance(n, ast.AsyncFunctionDef)]
+    known = f"it has: {', '.join(functions[:10])}" if functions else "it has no async function"
+    raise UnknownSkill(f"{place} has no function {function!r}", known)
+
+
+def _names_bound(tree: ast.Module) -> set[str]:
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {a.asname or a.name.split(".")[0] for a in node.names}
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            names |= {"*"}
+    return names
+
+
+def _star(tree: ast.Module) -> bool:
+    return bool({"*"} & _names_bound(tree))
+
+
+def _by_name(name: str) -> tuple[str, str | None]:
+    found = [e for e in importlib.metadata.entry_points(group="orchestrator.skills") if e.name == name]
+    if not found:
+        skills = sorted({e.name for e in importlib.metadata.entry_points(group="orchestrator.skills")})
+        raise UnknownSkill(
+            f"{name!r} is no skill that is installed, and no module:function or steps file (.yaml)",
+            f"installed skills: {', '.join(skills) or 'none'}",
+        )
+    return found[0].value, None
+
+
+def _json(args: Mapping[str, Any]) -> Mapping[str, Json]:
+    import json
+
+    try:
+        return dict(json.loads(json.dumps(dict(args), allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise BadSpec(f"the arguments cannot be written as JSON: {error}", "give text, numbers, lists and dicts") from None
+
+
+def _from_steps_file(
+    path: str,
+    name: str | None,
+    args: Mapping[str, Json] | None,
+    limits: Limits | None,
+    env: Mapping[str, str] | None,
+) -> TaskSpec:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise UnknownSkill(f"{path}: there is no such file", "name a steps file that exists") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSpec(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "it is to be UTF-8 text") from None
+    if args:
+        raise BadSpec("a steps file takes no --arg", "write what differs into the file, or pass it with --env")
+    spec = parse_steps(text, path, name=name, limits=limits)
+    home = os.path.dirname(os.path.abspath(path))
+    steps = tuple(dataclasses.replace(s, run=_beside(home, s.run), cwd=_at(home, s.cwd)) for s in spec.steps)
+    source = os.path.abspath(path)
+    return dataclasses.replace(spec, steps=steps, source=source, worker=source, env={**spec.env, **(env or {})})
+
+
+def _beside(home: str, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """A relative argument that names a file beside the steps file means that file: steps run in the task's workspace."""
+    return tuple(_file_beside(home, word) for word in argv)
+
+
+def _file_beside(home: str, word: str) -> str:
+    path = os.path.join(home, word)
+    return path if word and not os.path.isabs(word) and os.path.isfile(path) else word
+
+
+def _at(home: str, cwd: str | None) -> str | None:
+    return os.path.join(home, cwd) if cwd is not None else None
+
+
+__all__ = ["Announcement", "Coordinator", "Handle", "Worker", "resolve"]

@@ -1,0 +1,152 @@
+"""Finding and ending whole trees of processes: by cgroup, by a token in their environment, by process group.
+
+A tool that an agent starts may open a session of its own, and a daemon may clear its environment: the process group reaches
+neither. What reaches what is told in docs/isolation.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+from orchestrator import means
+from orchestrator.core.model import Containment
+
+#: In the environment of every process of a worker, so that it can be found when its cgroup cannot.
+TOKEN = "ORCHESTRATOR_TOKEN"
+
+_PREFIX = "orchestrator-"
+
+
+def name_one(token: str) -> Containment:
+    """A containment for a worker to come; the cgroup is only named here, and None where none can be made."""
+    base = _cgroup_base() if means.has("cgroup") else None
+    return Containment(token, f"{base}/{_PREFIX}{token}" if base else None)
+
+
+def make(cgroup: str) -> bool:
+    """Make the cgroup that was named. False when that cannot be done any more: the other means remain."""
+    try:
+        os.mkdir(cgroup)
+    except FileExistsError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _cgroup_base() -> str | None:
+    """The writable cgroup v2 directory under which workers get theirs: ours, but never inside another worker's."""
+    try:
+        mount = _cgroup2_mount()
+        with open("/proc/self/cgroup") as file:
+            own = next((line[3:].strip() for line in file if line.startswith("0::")), None)
+    except OSError:
+        return None
+    if mount is None or own is None:
+        return None
+    parts = own.strip("/").split("/")
+    inside = next((i for i, part in enumerate(parts) if part.startswith(_PREFIX)), len(parts))
+    base = "/".join([mount, *filter(None, parts[:inside])])
+    return base if os.access(base, os.W_OK) and os.access(f"{base}/cgroup.procs", os.W_OK) else None
+
+
+def _cgroup2_mount() -> str | None:
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            before, _, after = line.partition(" - ")
+            if after.startswith("cgroup2 "):
+                return before.split()[4]
+    return None
+
+
+def members(cgroup: str) -> list[int]:
+    """The pids in a cgroup and those below it; none when it is gone."""
+    found: list[int] = []
+    for directory, _, _ in os.walk(cgroup):
+        with contextlib.suppress(OSError), open(f"{directory}/cgroup.procs") as file:
+            found.extend(int(line) for line in file)
+    return found
+
+
+def kill_cgroup(cgroup: str, seconds: float) -> bool:
+    """Kill all that is in a cgroup and remove it. True when it is gone within the time."""
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while True:
+        with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.kill", "w") as file:
+            file.write("1")
+        if _remove(cgroup):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)
+
+
+def _remove(cgroup: str) -> bool:
+    for directory, _, _ in os.walk(cgroup, topdown=False):
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+    return not os.path.exists(cgroup)
+
+
+def marked(token: str) -> Iterator[int]:
+    """The pids whose environment carries the token. Without /proc psutil looks; what may not be read is passed over."""
+    wanted = f"{TOKEN}={token}".encode()
+    if not means.has("proc"):
+        yield from _marked_by_psutil(token)
+        return
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0") and not _ended(name):
+                    yield int(name)
+
+
+def _ended(pid: str) -> bool:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
+def _marked_by_psutil(token: str) -> Iterator[int]:
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
+                yield process.pid
+
+
+def kill_marked(token: str, seconds: float) -> bool:
+    """Kill every process that carries the token, until a look finds none. True when that was so within the time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [pid for pid in marked(token) if pid != os.getpid()]
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        if not found:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Signal a process; gone already is success."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def end(held: Containment, seconds: float = 10.0) -> bool:
+    """End whatever is left of a worker. True when nothing that can be found is alive."""
+    if held.cgroup and os.path.isdir(held.cgroup) and not kill_cgroup(held.cgroup, seconds):
+        return False
+    return kill_marked(held.token, seconds)

@@ -1,0 +1,226 @@
+"""What may happen: the transition tables, the next action of a task, the verdict on a step, the outcome of an attempt.
+
+Pure and total: every snapshot has exactly one answer, and asking twice gives it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.journal import Snapshot, StepState
+from orchestrator.core.model import (
+    Effect,
+    ErrorClass,
+    Outcome,
+    StepError,
+    StepStatus,
+    TaskStatus,
+    WorkerExit,
+)
+from orchestrator.errors import TransitionError
+
+PENDING, WORKING, DONE, FAILED, SKIPPED, UNCERTAIN = (
+    StepStatus.PENDING,
+    StepStatus.WORKING,
+    StepStatus.DONE,
+    StepStatus.FAILED,
+    StepStatus.SKIPPED,
+    StepStatus.UNCERTAIN,
+)
+
+#: Which status of a step may follow which. Anything else raises TransitionError and changes nothing.
+TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
+    PENDING: frozenset({WORKING, DONE, SKIPPED, FAILED}),  # done: by hand; failed: attempts died before it began
+    WORKING: frozenset({WORKING, DONE, FAILED, UNCERTAIN, SKIPPED}),
+    UNCERTAIN: frozenset({DONE, PENDING, SKIPPED}),  # a person decides, or its check
+    FAILED: frozenset({PENDING, SKIPPED}),  # retry, by a person
+    DONE: frozenset({PENDING}),  # redo, by a person
+    SKIPPED: frozenset({PENDING}),  # redo, by a person
+}
+
+#: The word in task.md for each way a task can end; what is not here leaves the task open.
+FACE: Mapping[str, TaskStatus] = {
+    Outcome.COMPLETED: TaskStatus.END,
+    Outcome.FAILED: TaskStatus.FAILED,
+    Outcome.CONFLICT: TaskStatus.FAILED,
+    Outcome.CANCELLED: TaskStatus.CANCELLED,
+}
+
+
+def check_transition(before: StepStatus, after: StepStatus, label: str) -> None:
+    if after not in TRANSITIONS[before]:
+        raise TransitionError(
+            f"step {label!r} is {before}: it cannot become {after}",
+            f"from {before} it may become: {', '.join(sorted(TRANSITIONS[before])) or 'nothing'}",
+        )
+
+
+# -- a task: what now? ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing is to be done but to keep the face as the journal has it."""
+
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start the next attempt; `step` is where work goes on (None: from the top, or only the end is missing)."""
+
+    step: str | None
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Declare the end without another attempt. `step` is the one to mark failed."""
+
+    outcome: Outcome
+    reason: str
+    step: str | None = None
+    error: StepError | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A person decides; `verb` is the command that goes on."""
+
+    step: str | None
+    reason: str
+    verb: str
+
+
+def next_action(
+    snapshot: Snapshot, *, cancel: str | None = None, deaths: int | None = None
+) -> Ended | Start | Finish | Wait:
+    """What may happen to a task whose last worker is dead and closed, and whose lock we hold.
+
+    `cancel` is the id of a cancel request not yet handled; `deaths` the budget of attempts that may die in a row, when it
+    is to be another than the one the last attempt was started with.
+    """
+    if snapshot.end is not None:
+        return Ended(str(snapshot.end["outcome"]))
+    if cancel is not None:
+        return Finish(Outcome.CANCELLED, "cancelled on request", request=cancel)
+    step = snapshot.resume_point()
+    label = step.label if step else None
+    if step is not None and step.status is UNCERTAIN:
+        return Wait(label, f"nobody knows whether {label!r} took effect", "resolve")
+    if snapshot.deaths >= (deaths or snapshot.death_limit):
+        return _budget_spent(snapshot, label)
+    if snapshot.incompletes > 1:
+        return Finish(Outcome.FAILED, "the worker ended twice without an end of the task", label)
+    return Start(label, fresh=not snapshot.attempts)
+
+
+def _budget_spent(snapshot: Snapshot, label: str | None) -> Finish:
+    reason = f"{snapshot.deaths} attempts died in a row without finishing a step"
+    error = StepError(ErrorClass.CRASH, "AttemptsDied", reason)
+    return Finish(Outcome.FAILED, reason, label, error)
+
+
+# -- a step: run it, hand it back, or neither? -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HandBack:
+    """It is done (or skipped): give its result back, run nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTry:
+    """Begin try number `number`."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A `once` try was cut off: ask its check before anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Raise the error it failed with. `commit` when the journal does not have it yet (the budget ran out by a death)."""
+
+    error: StepError
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """It is done with other arguments: a person settles it."""
+
+
+def decide_step(
+    state: StepState | None, *, effect: str, retries: int, args: str
+) -> HandBack | RunTry | Check | GiveUp | Conflict:
+    """What to do when a skill asks for a step. `retries` are the tries allowed after the first."""
+    if state is None:
+        return RunTry(1)
+    if state.status is DONE:
+        return Conflict() if state.args not in (None, args) else HandBack()
+    if state.status is SKIPPED:
+        return HandBack()
+    if state.status is FAILED:
+        return GiveUp(state.error or _UNKNOWN, commit=False)
+    interrupted = state.tries > 0 and state.error is None and state.status in (WORKING, UNCERTAIN)
+    if state.status is UNCERTAIN or (interrupted and Effect.ONCE in (effect, state.effect)):
+        return Check()
+    if state.spent > retries:
+        return GiveUp(state.error or _UNKNOWN, commit=True)
+    return RunTry(state.tries + 1)
+
+
+_UNKNOWN = StepError(ErrorClass.RUNTIME, "Unknown", "no error was recorded")
+
+
+# -- an attempt: how did it end? -------------------------------------------------------------------------------------
+
+
+def outcome_of(snapshot: Snapshot, exit_: WorkerExit) -> Outcome:
+    """The outcome of the last attempt, concluded from the journal first and the exit status after.
+
+    The journal wins: an attempt that recorded its end ended so, whatever its process did afterwards.
+    """
+    last = snapshot.attempt
+    if last is not None and last.closed is not None:
+        return Outcome(last.closed)
+    if snapshot.end is not None:
+        return Outcome(snapshot.end["outcome"])
+    if exit_.code is None and exit_.signal is None:
+        return Outcome.LOST
+    return Outcome.INCOMPLETE if exit_.code == 0 else Outcome.CRASHED
+
+
+def end_summary(snapshot: Snapshot, outcome: str, reason: str = "") -> str:
+    """At most five lines: what came of the task, in words."""
+    counts = snapshot.counts()
+    total = len(snapshot.steps)
+    lines = [f"{outcome}: {counts.get('done', 0)} of {total} step{'' if total == 1 else 's'} done"]
+    if counts.get("skipped"):
+        lines[0] += f", {counts['skipped']} skipped"
+    if reason:
+        lines.append(_one_line(reason))
+    return "\n".join(lines)
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    folded = " ".join(text.split())
+    return folded if len(folded) <= limit else folded[: limit - 1] + "…"
+
+
+def pending_cancel(requests: Sequence[Mapping[str, Any]], handled: set[str]) -> str | None:
+    """The id of the first cancel request that nobody has handled."""
+    return next((str(r["id"]) for r in requests if r.get("verb") == "cancel" and r.get("id") not in handled), None)
+
+
+def backoff_seconds(failures: int, luck: float) -> float:
+    """The pause before the next try: doubles from 0.1 s to at most 30 s, of which a random half (`luck` in 0..1)."""
+    full = min(30.0, 0.1 * 2.0 ** max(0, min(failures, 20) - 1))
+    return full * (0.5 + luck / 2)

@@ -1,0 +1,130 @@
+"""The face of a task while its lock is held: task.md kept in memory and replaced when a mark changes; the step files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from orchestrator import files
+from orchestrator.core import stepfile
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.handedit import face_labels
+from orchestrator.core.journal import Snapshot, StepState
+from orchestrator.core.model import Checkpoint, StepStatus, TaskStatus
+from orchestrator.errors import Damaged
+
+
+class Face:
+    """task.md. Marks are changed in memory; `flush` replaces the file, once for all that changed since.
+
+    `flush` gives back the text it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
+    """
+
+    __slots__ = ("_dirty", "_index", "_written", "checklist", "path")
+
+    def __init__(self, path: str, checklist: Checklist, snapshot: Snapshot, written: bytes | None) -> None:
+        self.path = path
+        self._written = written
+        self._dirty = False
+        self.take(checklist, snapshot)
+
+    def take(self, checklist: Checklist, snapshot: Snapshot) -> None:
+        """Make this text the face, brought up to what the journal says; every other byte of it is kept."""
+        self.checklist = checklist
+        labels = face_labels(checklist, snapshot)
+        self._index = {label: i for i, label in reversed(list(enumerate(labels)))}
+        self._restore_order(labels, snapshot)
+        before: str | None = None
+        for label in snapshot.order:
+            self.show(snapshot.steps[label], before)
+            before = label
+
+    def _restore_order(self, labels: list[str], snapshot: Snapshot) -> None:
+        rank = {label: i for i, label in enumerate(snapshot.order)}
+        order = sorted(range(len(labels)), key=lambda i: rank.get(labels[i], len(rank)))
+        if order != list(range(len(labels))) and set(labels) == set(rank):
+            self.checklist.move(order)
+            self._index = {labels[old]: new for new, old in enumerate(order)}
+            self._dirty = True
+
+    def show(self, state: StepState, after: str | None) -> None:
+        """Give the step's line the mark of its status; a step without a line gets one behind `after`."""
+        position = self._index.get(state.label)
+        if position is None:
+            self._add(state, after)
+        elif self.checklist.steps[position].status is not _mark(state.status) or self.checklist.steps[position].redo:
+            self.checklist.mark(position, state.status)
+            self._dirty = True
+
+    def _add(self, state: StepState, after: str | None) -> None:
+        behind = self._index.get(after) if after is not None else None
+        position = self.checklist.insert(behind, state.label, state.status)
+        if position < len(self._index):  # in the middle: those behind it move on
+            self._index = {k: v + 1 if v >= position else v for k, v in self._index.items()}
+        self._index[state.label] = position
+        self._dirty = True
+
+    def status(self, status: TaskStatus) -> None:
+        if self.checklist.status is not status:
+            self.checklist.set_status(status)
+            self._dirty = True
+        if self.checklist.has_end != (status is TaskStatus.END):
+            self.checklist.set_end(status is TaskStatus.END)
+            self._dirty = True
+
+    def flush(self, *, sync: bool = False) -> bytes | None:
+        if not self._dirty and not sync:
+            return None
+        data = self.checklist.render()
+        expected = self._written
+        displaced = files.exchange(self.path, data, expected=expected, sync=sync)
+        self._written, self._dirty = data, False
+        return displaced if displaced is not None and displaced not in (expected, data) else None
+
+
+def _mark(status: StepStatus) -> StepStatus:
+    """An uncertain step is shown as `[working]`: who knows only the original tags finds the same resume point."""
+    return StepStatus.WORKING if status is StepStatus.UNCERTAIN else status
+
+
+class StepFiles:
+    """The step files of a task: appended to, never rewritten. A lost one is made again as far as the journal knows it."""
+
+    __slots__ = ("_directory", "_seen")
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._seen: set[str] = set()
+
+    def path(self, state: StepState) -> str:
+        return f"{self._directory}/{state.file}"
+
+    def append(self, state: StepState, text: str) -> None:
+        path = self.path(state)
+        if state.file not in self._seen:
+            self._seen.add(state.file)
+            if not os.path.exists(path):
+                text = stepfile.heading(state.id.name) + text
+        files.append(path, text.encode("utf-8", "replace"))
+
+    def read(self, state: StepState) -> str:
+        try:
+            return files.read(self.path(state)).decode("utf-8", "replace")
+        except (FileNotFoundError, Damaged):
+            return ""
+
+    def belongs(self, file: str, name: str) -> bool:
+        """Whether a file of this name may be the step's: there is none yet, or its heading names the step."""
+        path = f"{self._directory}/{file}"
+        if not os.path.lexists(path):
+            return True
+        try:
+            text = files.read(path).decode("utf-8", "replace")
+        except (Damaged, OSError):
+            return False
+        return stepfile.parse(text).heading == name
+
+    def complete(self, state: StepState, blocks: Sequence[Checkpoint]) -> None:
+        """Append the blocks that are missing, because an agent wrote the file anew or a crash came between."""
+        for block in stepfile.missing(self.read(state), blocks):
+            self.append(state, stepfile.render_checkpoint(block))

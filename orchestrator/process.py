@@ -1,0 +1,127 @@
+"""One command in its own containment: run, watched, and ended with its whole tree."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+from orchestrator import containment
+
+#: Joins the cgroup before the command exists, so that no child of it can escape; then becomes the command.
+_JOIN = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
+#: What is kept of the end of a command's output, to show why it failed.
+TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CommandExit:
+    """How a command ended: `code` is -N for signal N, as subprocess has it; `tail` is the end of what it said."""
+
+    code: int
+    timed_out: bool
+    tail: str
+
+
+def find(program: str, env: Mapping[str, str], cwd: str) -> str | None:
+    """The absolute path of a program as its environment would find it; None when there is none."""
+    if os.sep in program:
+        path = os.path.join(cwd, program)
+        return path if os.access(path, os.X_OK) and not os.path.isdir(path) else None
+    return shutil.which(program, path=env.get("PATH", os.defpath))
+
+
+async def run(
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    timeout: float | None,
+    grace_seconds: float,
+    sink: Callable[[bytes], None],
+    cgroup: str | None = None,
+) -> CommandExit:
+    """Run a command, stdin from /dev/null, and return when its whole tree is gone.
+
+    `sink` gets its output, both streams, as it comes. Over `timeout` seconds, or when cancelled: SIGTERM to its process
+    group, `grace_seconds`, then SIGKILL to all of its tree. What it left in the background is ended as well. With `cgroup`
+    (a name that does not exist yet) no process of it can escape; without, one that opens its own session lives until its
+    worker's guard ends. Raises OSError when it cannot be started.
+    """
+    if cgroup and containment.make(cgroup):
+        argv = ["/bin/sh", "-c", _JOIN, cgroup, *argv]
+    else:
+        cgroup = None
+    process = await anyio.open_process(
+        list(argv),
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    tail = _Tail(sink)
+    timed_out = False
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_pump, process.stdout, tail)
+            with anyio.move_on_after(math.inf if timeout is None else timeout) as limit:
+                await process.wait()
+            timed_out = limit.cancelled_caught
+            await _end(process, grace_seconds, cgroup)
+            with anyio.move_on_after(1.0):  # its tree is gone: what is still in the pipe comes at once
+                await tail.ended.wait()
+            group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _end(process, grace_seconds, cgroup)
+            await process.stdout.aclose()
+    return CommandExit(process.returncode or 0, timed_out, tail.text())
+
+
+async def _end(process: Process, grace_seconds: float, cgroup: str | None) -> None:
+    if process.returncode is None:
+        _signal_group(process.pid, signal.SIGTERM)
+        with anyio.move_on_after(grace_seconds):
+            await process.wait()
+    _signal_group(process.pid, signal.SIGKILL)
+    if cgroup:
+        await anyio.to_thread.run_sync(containment.kill_cgroup, cgroup, 10.0)
+    await process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+class _Tail:
+    def __init__(self, sink: Callable[[bytes], None]) -> None:
+        self._sink = sink
+        self._kept = b""
+        self.ended = anyio.Event()
+
+    def add(self, data: bytes) -> None:
+        self._sink(data)
+        self._kept = (self._kept + data)[-TAIL_BYTES:]
+
+    def text(self) -> str:
+        return self._kept.decode("utf-8", "replace")
+
+
+async def _pump(stream: ByteReceiveStream, tail: _Tail) -> None:
+    try:
+        while True:
+            tail.add(await stream.receive(1 << 16))
+    except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+        tail.ended.set()

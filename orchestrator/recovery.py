@@ -1,0 +1,181 @@
+"""What becomes of a task whose worker is gone: told without a lock, claimed with it, buried and concluded."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from orchestrator import files, store
+from orchestrator.core import lifecycle
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.journal import AttemptState
+from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
+from orchestrator.core.model import Announcement, Outcome, StepError, StepStatus, WorkerExit
+from orchestrator.errors import Damaged, OrchestratorError
+from orchestrator.store import Look, Paths
+from orchestrator.writer import TaskWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What `recover` does, or would do, with one task.
+
+    action: `alive` (left alone), `resumed` (or begun: its first attempt), `ended`, `waits` (for a decision; the reason
+    names the verb), `failed` (its budget is spent: the end is recorded), `cancelled`, `damaged` (the reason says what is
+    wrong and what is done).
+    """
+
+    id: str
+    action: str
+    step: str | None
+    reason: str
+
+
+def inspect(where: Paths) -> Recovery:
+    """Tell what `recover` would do. Takes no lock, writes nothing; total."""
+    end = store.ended_by_tail(where)
+    if end is not None:
+        return Recovery(where.task_id, "ended", None, str(end["outcome"]))
+    return _judge(where, store.look(where))
+
+
+def claim(where: Paths) -> tuple[Recovery, int | None]:
+    """Tell what is to be done, and take the task's lock when there is something to do.
+
+    The lock is None for a task that is alive elsewhere, has ended as its face says, or waits for a person.
+    """
+    said = inspect(where)
+    if said.action in ("alive", "waits") or (said.action == "ended" and _face_is_right(where)):
+        return said, None
+    if said.action == "damaged" and not _can_go_on(where):
+        return said, None
+    lock = _lock(where)
+    if lock is None:
+        return Recovery(where.task_id, "alive", None, "somebody holds it at this moment"), None
+    again = inspect(where)  # what was true before the lock need not be now
+    if again.action in ("alive", "waits"):
+        os.close(lock)
+        return again, None
+    return again, lock
+
+
+def _lock(where: Paths) -> int | None:
+    """The lock, asked for during a short while: somebody may hold it for a moment only, to look."""
+    for _ in range(6):
+        lock = files.lock_directory(where.directory)
+        if lock is not None:
+            return lock
+        time.sleep(0.05)
+    return None
+
+
+def _face_is_right(where: Paths) -> bool:
+    try:
+        face = Checklist.parse(files.read(where.task_md))
+    except (OSError, Damaged):
+        return False
+    end = store.ended_by_tail(where)
+    return end is not None and face.status is FACE[end["outcome"]]
+
+
+def _can_go_on(where: Paths) -> bool:
+    try:
+        store.read_spec(where)
+    except (OrchestratorError, OSError):
+        return False
+    return True
+
+
+def _judge(where: Paths, seen: Look) -> Recovery:
+    snapshot = seen.snapshot
+    if snapshot.end is None and seen.alive is not False:
+        return _alive(seen)
+    snapshot.presume_dead()
+    action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())
+    said = _by_action(where, seen, action)
+    if not seen.damage:
+        return said
+    done = "cannot go on: its spec cannot be read" if not _can_go_on(where) else f"mended, then {said.reason}"
+    return Recovery(where.task_id, "damaged", said.step, f"{'; '.join(seen.damage)}: {done}")
+
+
+def _alive(seen: Look) -> Recovery:
+    attempt = seen.snapshot.attempt
+    assert attempt is not None and attempt.identity is not None
+    where = f"worker {attempt.identity.pid} (attempt {attempt.number})"
+    if seen.alive is None:
+        where += f" on {attempt.identity.host}, which cannot be asked from here"
+    step = seen.snapshot.resume_point()
+    return Recovery(seen.task_id, "alive", step.label if step else None, f"{where}: left alone")
+
+
+def _by_action(where: Paths, seen: Look, action: Ended | lifecycle.Start | Finish | Wait) -> Recovery:
+    match action:
+        case Ended(outcome):
+            return Recovery(where.task_id, "ended", None, outcome)
+        case lifecycle.Start(step, fresh):
+            reason = "started" if fresh else f"resumed at step {step!r}" if step else "resumed: only its end is missing"
+            return Recovery(where.task_id, "resumed", step, reason)
+        case Wait(step, reason, verb):
+            command = f"orchestrator {verb} {where.task_id} {step!r} --done|--redo"
+            return Recovery(where.task_id, "waits", step, f"{reason}: {command}")
+        case Finish(outcome, reason, step):
+            action_name = "cancelled" if outcome is Outcome.CANCELLED else "failed"
+            return Recovery(where.task_id, action_name, step, reason)
+
+
+# -- with the lock held --------------------------------------------------------------------------------------------
+
+
+def bury(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | None) -> None:
+    """Close the attempt of a worker that is confirmed dead. `seen` is how it ended, when somebody saw it."""
+    if last is None or task.snapshot.unclosed is None:
+        return
+    known = seen is not None and seen.run == last.run
+    exit_ = seen if known and seen is not None else WorkerExit(last.run, None)
+    outcome = lifecycle.outcome_of(task.snapshot, exit_)
+    fields = {"exit": exit_.code, "signal": exit_.signal}
+    task.close_attempt(outcome, **{k: v for k, v in fields.items() if v is not None})
+
+
+def conclude(task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
+    """Record the end without another attempt, or restore the face of one that is recorded; say what was announced."""
+    match action:
+        case Ended():
+            task.show_end()
+            assert task.snapshot.end is not None
+            return store.announcement_from_json(task.snapshot.end["announcement"])
+        case Wait(_, reason, verb):
+            if task.snapshot.attention is None:
+                said = task.announcement(Outcome.UNCERTAIN, reason, hint=f"orchestrator {verb} {task.where.task_id}")
+                task.wait_for_person(said)
+            return store.announcement_from_json(task.snapshot.attention or {})
+        case Finish(outcome, reason, step, error, request):
+            return _finish(task, outcome, reason, step, error, request)
+
+
+def _finish(
+    task: TaskWriter, outcome: Outcome, reason: str, step: str | None, error: StepError | None, request: str | None
+) -> Announcement:
+    if outcome is not Outcome.CANCELLED and step is not None:
+        failed = error or StepError("runtime", str(outcome), reason)
+        task.commit(step, StepStatus.FAILED, error=failed)
+    words = last_words(task.where, task.snapshot.attempt_number)
+    if words and outcome is not Outcome.CANCELLED:
+        reason = f"{reason}; its last words: {words}"
+    hint = "" if outcome is Outcome.CANCELLED else f"see why: orchestrator logs {task.where.task_id}"
+    said = task.announcement(outcome, reason, hint=hint)
+    task.end(said, **({"request": request} if request else {}))
+    return said
+
+
+def last_words(where: Paths, attempt: int) -> str:
+    """The last line of a worker's stderr that is not blank; empty when there is none."""
+    try:
+        data, _ = files.read_tail(where.log(attempt, "err"), 4096)
+    except OSError:
+        return ""
+    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+

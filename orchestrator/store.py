@@ -1,0 +1,318 @@
+"""Which file of a task holds what, and how a task is looked at without touching it.
+
+`look` never writes and takes no lock; the lock's holder writes through `writer.TaskWriter`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from orchestrator import files, identity
+from orchestrator.core import journal
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.lifecycle import pending_cancel
+from orchestrator.core.model import Announcement, Outcome, TaskSpec
+from orchestrator.core.names import is_task_id
+from orchestrator.core.spec import parse_spec
+from orchestrator.errors import BadSpec, Damaged, TaskNotFound
+
+#: Seconds since the epoch; the one source of wall-clock time, handed in by the doors.
+Clock = Callable[[], float]
+
+
+class Paths(NamedTuple):
+    """Every path of one task. The only place that knows them."""
+
+    directory: str
+
+    @property
+    def task_id(self) -> str:
+        return os.path.basename(self.directory)
+
+    @property
+    def task_md(self) -> str:
+        return self.directory + "/task.md"
+
+    @property
+    def retro(self) -> str:
+        return self.directory + "/task-retro.md"
+
+    @property
+    def results(self) -> str:
+        return self.directory + "/results"
+
+    @property
+    def inner(self) -> str:
+        return self.directory + "/.task"
+
+    @property
+    def spec(self) -> str:
+        return self.directory + "/.task/spec.yaml"
+
+    @property
+    def journal(self) -> str:
+        return self.directory + "/.task/journal.jsonl"
+
+    @property
+    def requests(self) -> str:
+        return self.directory + "/.task/requests.jsonl"
+
+    @property
+    def logs(self) -> str:
+        return self.directory + "/.task/logs"
+
+    def log(self, attempt: int, stream: str) -> str:
+        return f"{self.directory}/.task/logs/{attempt}.{stream}"
+
+    @property
+    def supervisor_log(self) -> str:
+        return self.directory + "/.task/logs/supervisor.err"
+
+    def step(self, file: str) -> str:
+        return f"{self.directory}/{file}"
+
+
+def paths(root: str, task_id: str) -> Paths:
+    """The paths of an existing task. Raises TaskNotFound: an id is matched whole, never by its beginning."""
+    directory = os.path.join(root, task_id)
+    if not is_task_id(task_id) or not os.path.isdir(directory) or os.path.islink(directory):
+        raise TaskNotFound(f"no task {task_id!r} in {root}", f"see them all: orchestrator --root {root} list")
+    return Paths(directory)
+
+
+def task_ids(root: str) -> list[str]:
+    """The ids of all tasks of a root, oldest first. An absent root has none."""
+    try:
+        names = os.listdir(root)
+    except FileNotFoundError:
+        return []
+    return sorted((n for n in names if is_task_id(n)), key=lambda n: (n[:20], len(n), n))
+
+
+def timestamp(seconds: float) -> str:
+    """UTC in ISO 8601 with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def seconds_of(stamp: str) -> float:
+    """The inverse of `timestamp`."""
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def read_journal(where: Paths) -> journal.Reading:
+    """The journal as it lies; empty when there is none. Raises Damaged when it is not a file."""
+    try:
+        return journal.read(files.read(where.journal))
+    except (FileNotFoundError, NotADirectoryError):
+        return journal.Reading((), 0, 0)
+
+
+def read_spec(where: Paths) -> TaskSpec:
+    """What the task runs. Raises Damaged when it cannot be known any more."""
+    try:
+        return parse_spec(files.read(where.spec).decode("utf-8", "replace"), where.spec)
+    except FileNotFoundError:
+        raise Damaged(f"{where.spec} is gone: what to run is not known", "spawn the work anew") from None
+    except BadSpec as error:
+        raise Damaged(error.what, error.hint) from error
+
+
+def read_requests(where: Paths) -> list[dict[str, Any]]:
+    """All requests ever made of this task; a torn or foreign line is none."""
+    try:
+        data = files.read(where.requests)
+    except (FileNotFoundError, NotADirectoryError, Damaged):
+        return []
+    return [r for r in map(_request, data.splitlines()) if r is not None]
+
+
+def _request(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line) if line.strip() else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "id" in found and "verb" in found else None
+
+
+def make_request(where: Paths, request: Mapping[str, Any]) -> None:
+    """Append a request durably. It begins with a newline, so that a torn line before it cannot swallow it."""
+    files.append_synced(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class Look:
+    """A task as it lies on disk at one moment."""
+
+    where: Paths
+    snapshot: journal.Snapshot
+    face: Checklist | None
+    reading: journal.Reading | None
+    damage: list[str] = field(default_factory=list)
+
+    @property
+    def task_id(self) -> str:
+        return self.where.task_id
+
+    @property
+    def title(self) -> str:
+        return (self.face.title if self.face else None) or self.task_id
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether the worker of the last attempt lives; None when it cannot be known from here."""
+        attempt = self.snapshot.unclosed
+        if attempt is None or attempt.identity is None:
+            return False
+        return identity.alive(attempt.identity)
+
+    @property
+    def state(self) -> str:
+        """One word: how it ended, or `working`, `queued`, `interrupted`, `uncertain`, `damaged`."""
+        snapshot = self.snapshot
+        if snapshot.end is not None:
+            return str(snapshot.end["outcome"])
+        if self.damage:
+            return "damaged"
+        if not snapshot.attempts:
+            return self._state_by_face()
+        if snapshot.unclosed is not None:
+            return "working" if self.alive is not False else "interrupted"
+        closed = snapshot.attempts[-1].closed
+        return "uncertain" if closed == Outcome.UNCERTAIN else "interrupted"
+
+    def _state_by_face(self) -> str:
+        if self.face is not None and self.reading is not None and not self.reading.entries:
+            if self.face.ended:
+                return str(Outcome.COMPLETED)
+            if self.face.steps:
+                return "interrupted"
+        return "queued"
+
+    def cancel_request(self) -> str | None:
+        return pending_cancel(read_requests(self.where), self.snapshot.handled)
+
+    def announcement(self) -> Announcement | None:
+        """What was announced of its end, or of its waiting for a person."""
+        said = self.snapshot.end.get("announcement") if self.snapshot.end else self.snapshot.attention
+        return announcement_from_json(said) if said else None
+
+
+def look(where: Paths, *, with_face: bool = True) -> Look:
+    """Read a task. Total: what cannot be read is listed in `damage`, and never taken for empty."""
+    damage: list[str] = []
+    reading: journal.Reading | None = None
+    try:
+        reading = read_journal(where)
+    except (Damaged, OSError) as error:
+        damage.append(f".task/journal.jsonl: {_said(error)}")
+    if reading is not None and reading.damaged:
+        damage.append(f".task/journal.jsonl: bad line {reading.damaged[0]} with good ones after it")
+    snapshot = journal.fold(reading.entries if reading else ())
+    face = None
+    if with_face or not snapshot.attempts:
+        face, said = read_face(where, snapshot)
+        damage.extend(said)
+    return Look(where, snapshot, face, reading, damage)
+
+
+def read_face(where: Paths, snapshot: journal.Snapshot) -> tuple[Checklist | None, list[str]]:
+    """task.md, parsed, and what is wrong with it; None when it cannot be read at all."""
+    try:
+        face = Checklist.parse(files.read(where.task_md), snapshot.steps)
+    except FileNotFoundError:
+        return None, ["task.md is gone"]
+    except (Damaged, OSError) as error:
+        return None, [f"task.md: {_said(error)}"]
+    return face, ["task.md is empty or unreadable"] if face.damaged else []
+
+
+def _said(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or getattr(error, "what", None) or error)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of `list`."""
+
+    id: str
+    name: str
+    state: str
+    done: int
+    total: int
+    at: str
+
+
+_TAIL_BYTES = 4096
+
+
+def row(where: Paths) -> Row:
+    """A task in short, for lists of thousands: an ended one is told by the last two lines of its journal."""
+    ended = _ended_row(where)
+    if ended is not None:
+        return ended
+    seen = look(where)
+    counts = seen.snapshot.counts()
+    return Row(
+        seen.task_id, seen.title, seen.state, counts.get("done", 0), len(seen.snapshot.steps), seen.snapshot.last_at
+    )
+
+
+def last_lines(where: Paths) -> list[dict[str, Any]]:
+    """The last two entries of the journal, when both are whole and lie in its last 4 KiB; else none."""
+    try:
+        data, _ = files.read_tail(where.journal, _TAIL_BYTES)
+    except OSError:
+        return []
+    entries = [journal.decode(line) for line in data.split(b"\n")[-3:-1]]
+    return [e for e in entries if e is not None] if data.endswith(b"\n") and None not in entries else []
+
+
+def ended_by_tail(where: Paths) -> dict[str, Any] | None:
+    """The `end` entry when the journal's last two lines are `end` and `closed` of one run: nothing came after."""
+    lines = last_lines(where)
+    if len(lines) != 2 or lines[0]["kind"] != "end" or lines[1]["kind"] != "closed" or lines[0]["run"] != lines[1]["run"]:
+        return None
+    return lines[0]
+
+
+def _ended_row(where: Paths) -> Row | None:
+    end = ended_by_tail(where)
+    said = end.get("announcement") if end else None
+    if end is None or not said:
+        return None
+    steps = said.get("steps", {})
+    return Row(
+        where.task_id, said["name"], end["outcome"], int(steps.get("done", 0)), sum(steps.values()), end["at"]
+    )
+
+
+def rows(root: str) -> Iterator[Row]:
+    for task_id in task_ids(root):
+        yield row(Paths(os.path.join(root, task_id)))
+
+
+def announcement_to_json(said: Announcement) -> dict[str, Any]:
+    return {
+        "id": said.id,
+        "task": said.task,
+        "name": said.name,
+        "status": said.status,
+        "summary": said.summary,
+        "result": said.result,
+        "steps": dict(said.steps),
+        "seconds": said.seconds,
+        "usage": said.usage,
+        "hint": said.hint,
+    }
+
+
+def announcement_from_json(data: Mapping[str, Any]) -> Announcement:
+    return Announcement(**{k: data[k] for k in announcement_to_json(_NOTHING) if k in data})
+
+
+_NOTHING = Announcement("", "", "", "", "")

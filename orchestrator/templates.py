@@ -1,0 +1,18 @@
+"""The shipped templates; a project's own `templates/` beside its root win over them."""
+
+from __future__ import annotations
+
+import os
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def read(name: str) -> str | None:
+    """The text of a template: `./templates/NAME`, else the shipped one; None when there is none."""
+    for directory in ("templates", os.path.join(_HERE, "templates"), os.path.join(_HERE, "..", "templates")):
+        try:
+            with open(os.path.join(directory, name), encoding="utf-8") as file:
+                return file.read()
+        except OSError:
+            continue
+    return None

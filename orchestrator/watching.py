@@ -1,0 +1,73 @@
+"""Waiting for a file to change: by the file system's own events where there are any, else by looking."""
+
+from __future__ import annotations
+
+import os
+import struct
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from orchestrator import means
+
+_IN_MODIFY, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_MOVE_SELF, _IN_DELETE_SELF = 2, 0x80, 0x100, 0x200, 0x800, 0x400
+_MASK = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_MOVE_SELF | _IN_DELETE_SELF
+_IN_CLOEXEC, _IN_NONBLOCK = 0o2000000, 0o4000
+
+#: Without events, how often the directory is looked at; with them, after how long it is looked at all the same.
+LOOK_SECONDS = 0.1
+PATIENCE_SECONDS = 1.0
+
+
+class Watch:
+    """Changes in one directory. `next` returns after one, or after a second: the caller looks again either way."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._fd = -1
+
+    async def __aenter__(self) -> Self:
+        if means.has("inotify"):
+            self._fd = _open(self._directory)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    async def next(self) -> None:
+        """Return when something in the directory changed since the last call, or at the latest after a second."""
+        if self._fd < 0:
+            await anyio.sleep(LOOK_SECONDS)
+            return
+        with anyio.move_on_after(PATIENCE_SECONDS):
+            await anyio.wait_readable(self._fd)
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            while len(os.read(self._fd, 1 << 16)) >= struct.calcsize("iIII"):
+                pass
+        except BlockingIOError:
+            pass
+
+
+def _open(directory: str) -> int:
+    """An inotify descriptor for a directory, or -1 when there are none to be had."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        fd = int(libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK))
+        if fd < 0:
+            return -1
+        if libc.inotify_add_watch(fd, os.fsencode(directory), _MASK) < 0:
+            os.close(fd)
+            return -1
+    except AttributeError:
+        return -1
+    return fd

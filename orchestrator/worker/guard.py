@@ -1,0 +1,321 @@
+"""The guard: a small process around every worker, which holds when the worker itself is stuck or dead.
+
+It is forked off before anything heavy is imported. Worker and guard share the descriptor that carries the task's lock, so
+the lock is free only when both are gone, and the guard goes last: after it has ended every process the worker left. So a
+free lock says that nothing of the worker can still write, whether or not a coordinator lives.
+
+* It reads the worker's stdout and stderr and writes them to files of bounded size, head and tail kept (fault 64). The
+  worker never dies of a closed pipe: if its guard is killed, the kernel kills it too (PR_SET_PDEATHSIG), or, where there
+  is none, a thread that waits for the guard's end of a pipe.
+* SIGTERM and SIGINT are passed on; after the grace the worker gets SIGKILL. So it does after its life's limit.
+* It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by `cgroup.kill`.
+
+Nothing here imports more than it must: the guard lives as long as the worker does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+#: How long the end of the tree may take before the guard gives up and says so by its exit code.
+_CLEAN_SECONDS = 10.0
+UNCLEAN = 113
+
+
+class Settings(NamedTuple):
+    out: str
+    err: str
+    output_bytes: int
+    grace_seconds: float
+    life_seconds: float | None
+    cgroup: str | None
+    subreaper: bool
+
+
+def enter(settings: Settings) -> None:
+    """Fork. Returns in the worker; the guard never returns: it exits as the worker did.
+
+    The exit code is the worker's, or the guard dies of the same signal; 113 when processes are left that cannot be ended.
+    """
+    if settings.cgroup:
+        with contextlib.suppress(OSError):
+            _write(f"{settings.cgroup}/cgroup.procs", b"0")
+    prctl = _prctl() if settings.subreaper else None
+    if prctl:
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    lifeline, held = os.pipe()
+    wake, waker = os.pipe()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        for fd in (out_read, err_read, held, wake, waker):
+            os.close(fd)
+        _become_worker(out_write, err_write, lifeline, guard, prctl)
+        return
+    for fd in (out_write, err_write, lifeline):
+        os.close(fd)
+    for fd in (wake, waker):
+        os.set_blocking(fd, False)
+    try:
+        logs = [_Log(settings.out, out_read, settings.output_bytes), _Log(settings.err, err_read, settings.output_bytes)]
+        _guard(pid, logs, wake, waker, settings)
+    finally:
+        os._exit(UNCLEAN)
+
+
+def _become_worker(out: int, err: int, lifeline: int, guard: int, prctl: object) -> None:
+    os.setpgid(0, 0)  # so that the group can be ended without the guard
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
+    if callable(prctl):
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != guard:
+            os._exit(UNCLEAN)
+        os.close(lifeline)
+    else:
+        _die_with_the_guard(lifeline)
+
+
+def _die_with_the_guard(lifeline: int) -> None:
+    import threading  # only where the kernel cannot do it
+
+    def wait() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True, name="lifeline").start()
+
+
+def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings) -> NoReturn:
+    stop = _Stop(pid, settings)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop.on_signal)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    status = _watch(pid, logs, wake, stop)
+    clean = _end_the_rest(pid, settings)
+    for log in logs:
+        log.finish()
+    _exit_as(status if clean else UNCLEAN << 8)
+
+
+def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int:
+    """Pump output until the worker has ended. Returns its wait status."""
+    reading = {log.source: log for log in logs}
+    while True:
+        ready, _, _ = select.select([wake, *reading], [], [], stop.timeout())
+        stop.enforce()
+        for fd in ready:
+            if fd == wake:
+                _drain(wake)
+            elif not reading[fd].pump():
+                del reading[fd]
+        status = _reap(pid)
+        if status is not None:
+            return status
+
+
+def _reap(pid: int) -> int | None:
+    """Collect whatever has ended; the worker's status if it is among them."""
+    found = None
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if ended == 0:
+            return found
+        if ended == pid:
+            found = status
+
+
+class _Stop:
+    """When the worker is told to stop, and when it is made to."""
+
+    def __init__(self, pid: int, settings: Settings) -> None:
+        self._pid = pid
+        self._grace = settings.grace_seconds
+        now = time.monotonic()
+        # The worker ends by itself at its limit; the guard is there for one that is stuck.
+        life = settings.life_seconds
+        self._kill_at = now + life + 2 * self._grace if life is not None else None
+
+    def on_signal(self, _number: int, _frame: object) -> None:
+        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + self._grace)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGTERM)
+            os.kill(self._pid, signal.SIGCONT)
+
+    def timeout(self) -> float | None:
+        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+
+    def enforce(self) -> None:
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._kill_at = time.monotonic() + self._grace
+
+
+class _Log:
+    """One stream into one file: the head is kept, of the rest the newest. A full disk loses output, never the worker."""
+
+    def __init__(self, path: str, source: int, limit: int) -> None:
+        self.source = source
+        self._head = limit // 2
+        self._tail = limit - self._head
+        self._size = 0
+        self._cut = self._said = 0
+        self._fd = -1
+        os.set_blocking(source, False)
+        with contextlib.suppress(OSError):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            self._size = os.fstat(self._fd).st_size
+
+    def pump(self) -> bool:
+        """Move what is there. False at the end of the stream."""
+        try:
+            data = os.read(self.source, 1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        if data:
+            self._write(data)
+        return bool(data)
+
+    def _write(self, data: bytes) -> None:
+        if self._fd < 0:
+            return
+        try:
+            self._size += os.write(self._fd, data)
+            if self._size > self._head + 2 * self._tail + 200:
+                self._compact()
+        except OSError:
+            pass
+
+    def _compact(self) -> None:
+        """Cut the middle out: the file is at most the head, a line that says what is missing, and twice the tail."""
+        tail = os.pread(self._fd, self._tail, self._size - self._tail)
+        head = os.pread(self._fd, self._head, 0)
+        self._cut += self._size - len(head) - len(tail) - self._said
+        os.ftruncate(self._fd, len(head))
+        said = b"\n... %d bytes were left out here ...\n" % self._cut
+        os.write(self._fd, said + tail)
+        self._size = len(head) + len(said) + len(tail)
+        self._said = len(said)
+
+    def finish(self) -> None:
+        """Take what is still in the pipe (its writers are dead) and bring the file under its limit."""
+        while select.select([self.source], [], [], 0)[0] and self.pump():
+            pass
+        with contextlib.suppress(OSError):
+            if self._fd >= 0 and self._size > self._head + self._tail + 200:
+                self._compact()
+
+
+def _end_the_rest(worker: int, settings: Settings) -> bool:
+    """End every process the worker left. True when none is left that we can reach."""
+    deadline = time.monotonic() + _CLEAN_SECONDS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(worker, signal.SIGKILL)
+    if settings.cgroup and _leave(settings.cgroup):
+        _empty_cgroup(settings.cgroup, deadline)
+    pause = 0.001
+    while time.monotonic() < deadline:
+        children = list(_children())
+        if not children:
+            return True
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        _reap(-1)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+    return False
+
+
+def _children() -> Iterator[int]:
+    """Our children; with the subreaper set, orphans of the worker become ours one generation after the other."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+            yield from map(int, file.read().split())
+    except OSError:
+        return  # without /proc the process group was all there is
+
+
+def _leave(cgroup: str) -> bool:
+    try:
+        _write(f"{os.path.dirname(cgroup)}/cgroup.procs", b"0")
+    except OSError:
+        return False
+    return True
+
+
+def _empty_cgroup(cgroup: str, deadline: float) -> None:
+    pause = 0.001
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            _write(f"{cgroup}/cgroup.kill", b"1")
+        _reap(-1)
+        if _remove_cgroup(cgroup):
+            return
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+
+
+def _remove_cgroup(cgroup: str) -> bool:
+    try:
+        for entry in os.scandir(cgroup):
+            if entry.is_dir(follow_symlinks=False):
+                _remove_cgroup(entry.path)
+        os.rmdir(cgroup)
+    except OSError as error:
+        return error.errno == errno.ENOENT
+    return True
+
+
+def _exit_as(status: int) -> NoReturn:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        time.sleep(1)  # a signal that does not kill us: fall through
+        os._exit(128 + number)
+    os._exit(os.WEXITSTATUS(status))
+
+
+def _drain(fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while os.read(fd, 512):
+            pass
+
+
+def _write(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+
+
+def _prctl() -> object:
+    try:
+        import ctypes
+
+        return ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return None

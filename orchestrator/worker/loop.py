@@ -1,0 +1,238 @@
+"""One attempt: what the worker process does from its first act to its last line in the journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import anyio
+
+from orchestrator import identity
+from orchestrator.core import lifecycle
+from orchestrator.core.model import Effect, ErrorClass, Json, Outcome, StepStatus, TaskSpec
+from orchestrator.errors import OrchestratorError, StepConflict, StepFailed, StepUncertain, SyncFailed, UnknownSkill
+from orchestrator.store import Paths, read_spec
+from orchestrator.takeover import continue_attempt
+from orchestrator.worker import checklist_runner, skills
+from orchestrator.worker.step import storable
+from orchestrator.worker.task import Task, ThreadStuck
+from orchestrator.writer import TaskWriter
+
+#: Exit codes of a worker whose end is in the journal, or which cannot write one.
+FENCED = 75
+DISK = 74
+
+
+def run(workspace: str, run_id: str, guard_pid: int, lock_fd: int, cgroup: str | None) -> int:
+    """Run one attempt to its end. Returns the exit code; the truth is in the journal."""
+    try:
+        writer = continue_attempt(Paths(workspace), time.time, run_id)
+        if writer is None:
+            print(f"{run_id} is not the newest attempt of its task: nothing is done", file=sys.stderr)
+            return FENCED
+        guard = identity.of(guard_pid)
+        assert guard is not None
+        writer.started(worker=list(identity.mine()), guard=list(guard))
+    except (OSError, OrchestratorError) as error:
+        print(f"cannot begin: {error}", file=sys.stderr)
+        return DISK
+    _guard_forks(writer, lock_fd)
+    attempt = _Attempt(writer, cgroup)
+    try:
+        return attempt.run()
+    except (OSError, SyncFailed) as error:
+        traceback.print_exc()
+        print(f"the disk does not take what is to be written: {error}", file=sys.stderr)
+        return DISK
+
+
+def _guard_forks(writer: TaskWriter, lock_fd: int) -> None:
+    """A process that the skill forks holds neither the lock nor the journal."""
+    os.set_inheritable(lock_fd, False)
+
+    def in_child() -> None:
+        writer.close()
+        os.close(lock_fd)
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+class _Attempt:
+    def __init__(self, writer: TaskWriter, cgroup: str | None) -> None:
+        self._writer = writer
+        self._cgroup = cgroup
+
+    def run(self) -> int:
+        try:
+            spec = read_spec(self._writer.where)
+            return anyio.run(self._main, spec)
+        except _Left as left:
+            return left.code
+        except OrchestratorError as error:
+            if isinstance(error, SyncFailed):
+                raise
+            return self._end(Outcome.FAILED, error.what, hint=error.hint)
+
+    async def _main(self, spec: TaskSpec) -> int:
+        scope = anyio.CancelScope()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._listen, scope)
+            code = await self._limited(spec, scope)
+            group.cancel_scope.cancel()
+        return code
+
+    async def _listen(self, scope: anyio.CancelScope) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                scope.cancel()
+
+    async def _limited(self, spec: TaskSpec, scope: anyio.CancelScope) -> int:
+        """The skill within its life's limit; cancelled by a signal."""
+        life = spec.limits.attempt_seconds
+        with scope:
+            with anyio.move_on_after(life if life is not None else float("inf")) as limit:
+                return await self._skill(spec)
+            if limit.cancelled_caught:
+                return self._stopped(Outcome.TIMED_OUT, f"the attempt reached its limit of {life:g} s")
+        return self._stopped(Outcome.STOPPED, "stopped on request")
+
+    async def _skill(self, spec: TaskSpec) -> int:
+        """Run the skill from the top, and again after a `todo` body that raised and has tries left."""
+        try:
+            skill, args = self._resolve(spec)
+        except Exception as error:
+            traceback.print_exc()
+            hint = error.hint if isinstance(error, OrchestratorError) else "see `orchestrator logs` for the traceback"
+            what = error.what if isinstance(error, UnknownSkill) else f"the skill cannot be loaded: {_said(error)}"
+            return self._end(Outcome.FAILED, what, hint=hint)
+        while True:
+            task = Task(self._writer, name=spec.name, args=args, needs_result=spec.kind == "python")
+            try:
+                result = await skill(task, **args)
+            except Exception as error:
+                code = await self._raised(task, error)
+                if code is None:
+                    continue
+                return code
+            except SystemExit as error:
+                raise _Left(error.code if isinstance(error.code, int) else 0 if error.code is None else 1) from None
+            return self._ended_well(task, result)
+
+    def _resolve(self, spec: TaskSpec) -> tuple[skills.Skill, Mapping[str, Json]]:
+        if spec.kind == "steps":
+            return checklist_runner.skill(spec, self._cgroup), {}
+        skill = skills.load(spec.worker, spec.import_paths)
+        version, before = skills.version(skill), self._writer.snapshot.skill
+        if before is not None and version is not None and before != version:
+            print(f"the skill has changed since an earlier attempt: {before} -> {version}", file=sys.stderr)
+        self._writer.record("skill", sync=False, version=version)
+        return skill, spec.args
+
+    # -- how it ended ------------------------------------------------------------------------------------------
+
+    async def _raised(self, task: Task, error: Exception) -> int | None:
+        """The skill ended by an exception. None: a todo body raised and is to be tried again."""
+        if task.broken is not None:
+            raise task.broken
+        first = _leaves(error)
+        for kind in (ThreadStuck, StepUncertain, StepConflict, StepFailed):
+            found = next((e for e in first if isinstance(e, kind)), None)
+            if found is not None:
+                return await self._by_kind(task, found)
+        traceback.print_exception(error)
+        if task.todos:
+            return await self._todo_raised(task, first[0])
+        return self._end(Outcome.FAILED, f"the skill raised {_said(first[0])}", hint=_LOGS.format(self._writer.where.task_id))
+
+    async def _by_kind(self, task: Task, error: Exception) -> int:
+        self._interrupt_open("the skill ended")
+        if isinstance(error, ThreadStuck):
+            self._writer.close_attempt(Outcome.TIMED_OUT, reason=str(error), death=False)
+            return 0
+        assert isinstance(error, OrchestratorError)
+        if isinstance(error, StepUncertain):
+            said = self._writer.announcement(Outcome.UNCERTAIN, error.what, hint=error.hint)
+            self._writer.wait_for_person(said)
+            return error.exit_code
+        outcome = Outcome.CONFLICT if isinstance(error, StepConflict) else Outcome.FAILED
+        hint = error.hint or f"see why: orchestrator show {task.id}   the worker's output: orchestrator logs {task.id}"
+        return self._end(outcome, error.what, hint=hint)
+
+    async def _todo_raised(self, task: Task, error: BaseException) -> int | None:
+        """The body of a todo raised: its try is spent. None when the skill is to run again from the top."""
+        self._interrupt_open("another step raised", besides=frozenset(task.todos))
+        for state in [task.todo_failed(label, error) for label in list(task.todos)]:
+            if state.status is StepStatus.FAILED:
+                return self._end(Outcome.FAILED, f"step {state.label!r} failed: {_said(error)}")
+            await anyio.sleep(lifecycle.backoff_seconds(state.spent, 0.5))
+        return None
+
+    def _ended_well(self, task: Task, result: Any) -> int:
+        if task.broken is not None:
+            raise task.broken
+        try:
+            path = None if result is None else self._writer.store_result(storable(result))
+        except Exception as error:
+            if isinstance(error, OSError | SyncFailed):
+                raise
+            return self._end(Outcome.FAILED, f"the skill's own result: {error}", error_class=ErrorClass.VALIDATION)
+        uncertain = next((s for s in self._writer.snapshot.steps.values() if s.status is StepStatus.UNCERTAIN), None)
+        if uncertain is not None:
+            said = self._writer.announcement(Outcome.UNCERTAIN, f"step {uncertain.label!r} waits for a decision")
+            self._writer.wait_for_person(said)
+            return StepUncertain.exit_code
+        for state in list(self._writer.snapshot.steps.values()):
+            if not state.status.finished and state.status is not StepStatus.FAILED:
+                why = "not reached by the skill" if state.label not in task.open else "left before its end"
+                self._writer.commit(state.label, StepStatus.SKIPPED, why=why)
+        return self._end(Outcome.COMPLETED, "", result=path)
+
+    def _end(self, outcome: Outcome, reason: str, *, hint: str = "", result: str | None = None, error_class: str = "") -> int:
+        self._interrupt_open("the skill ended")
+        said = self._writer.announcement(outcome, reason, hint=hint, result=result)
+        self._writer.end(said, **({"error_class": error_class} if error_class else {}))
+        return 0 if outcome == Outcome.COMPLETED else 1
+
+    def _stopped(self, outcome: Outcome, reason: str) -> int:
+        self._interrupt_open(reason)
+        self._writer.settle()
+        self._writer.close_attempt(outcome, reason=reason)
+        return 128 + signal.SIGTERM
+
+    def _interrupt_open(self, why: str, besides: frozenset[str] = frozenset()) -> None:
+        """Refund the tries that run now. A `once` try stays as it is: its end is not known."""
+        for state in self._writer.snapshot.steps.values():
+            if state.open_run == self._writer.run and state.effect != Effect.ONCE and state.label not in besides:
+                self._writer.interrupted(state.label, why)
+
+
+class _Left(Exception):  # noqa: N818 - carries an exit code out of the event loop
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+_LOGS = "read its traceback: orchestrator logs {}"
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors in a group of errors, or the error itself."""
+
+    def walk(e: BaseException) -> Iterator[BaseException]:
+        if isinstance(e, BaseExceptionGroup):
+            for inner in e.exceptions:
+                yield from walk(inner)
+        else:
+            yield e
+
+    return list(walk(error))
+
+
+def _said(error: BaseException) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,402 @@
+"""The hand of the lock's holder: the journal first, then the step file, then the mark in task.md.
+
+Whoever holds a task's lock, coordinator or worker, changes the task through one TaskWriter and nothing else does. All of it
+is plain blocking code: a commit is one append and one sync, and takes less than a hop to another thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from orchestrator import files
+from orchestrator.core import handedit, journal, names, stepfile
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.journal import Snapshot, StepState
+from orchestrator.core.lifecycle import FACE, check_transition, end_summary
+from orchestrator.core.model import (
+    INLINE_RESULT_BYTES,
+    Announcement,
+    Checkpoint,
+    Effect,
+    Json,
+    Output,
+    StepError,
+    StepId,
+    StepStatus,
+    TaskStatus,
+)
+from orchestrator.errors import Damaged
+from orchestrator.face import Face, StepFiles
+from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of, timestamp
+
+dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class TaskWriter:
+    """All changes of one task. Made by `take_over`; to be closed before the lock is given up.
+
+    Every method that records raises OSError or SyncFailed when the disk does not take it; then nothing after it may be
+    believed and the holder has to stop.
+    """
+
+    def __init__(
+        self,
+        where: Paths,
+        clock: Clock,
+        lines: list[bytes],
+        snapshot: Snapshot,
+        face: Checklist,
+        written: bytes | None,
+    ) -> None:
+        self.where = where
+        self.snapshot = snapshot
+        self._clock = clock
+        self._journal = files.SyncedFile(where.journal)
+        self._lines = lines  # every line of the journal, in case it has to be written again
+        self._face = Face(where.task_md, face, snapshot, written)
+        self.steps = StepFiles(where.directory)
+        self.run = snapshot.attempts[-1].run if snapshot.attempts else names.run_id(where.task_id, 0)
+        self.notices: list[str] = []
+
+    # -- the journal -------------------------------------------------------------------------------------------
+
+    def record(self, kind: str, *, sync: bool, **fields: Any) -> None:
+        """Append one entry, and fold it in. With `sync` it and all before it are durable on return."""
+        entry = {
+            "run": self.run,
+            "seq": self.snapshot.seq.get(self.run, 0) + 1,
+            "at": timestamp(self._clock()),
+            "kind": kind,
+            **fields,
+        }
+        line = journal.encode(entry)
+        self._lines.append(line)
+        self._journal.append(line, sync=sync)
+        if not self._journal.in_place():
+            self._write_journal_again()
+        self.snapshot.apply(entry)
+
+    def _write_journal_again(self) -> None:
+        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole."""
+        self._journal.close()
+        self._make(self.where.inner)
+        files.replace(self.where.journal, b"".join(self._lines), sync=True)
+        self._journal = files.SyncedFile(self.where.journal)
+        self.notices.append("the journal had been removed or replaced and was written again")
+
+    def _make(self, directory: str) -> None:
+        if not os.path.isdir(directory):
+            files.make_directory(directory)
+            files.sync_directory(self.where.directory)
+
+    def close(self) -> None:
+        self._journal.close()
+
+    # -- attempts ----------------------------------------------------------------------------------------------
+
+    def begin_attempt(self, **fields: Any) -> str:
+        """Record the next attempt, durably, before its worker exists. Returns its run id."""
+        number = self.snapshot.attempt_number + 1
+        self.run = names.run_id(self.where.task_id, number, self.snapshot.generation)
+        self.record("attempt", sync=True, **fields)
+        return self.run
+
+    def started(self, **fields: Any) -> None:
+        """The worker's first act: who it is. The status says `working` from here on."""
+        self.record("started", sync=True, **fields)
+        self._face.status(TaskStatus.WORKING)
+        self.settle()
+
+    def close_attempt(self, outcome: str, **fields: Any) -> None:
+        """The attempt's last line. An attempt without it has died."""
+        self.record("closed", sync=True, outcome=outcome, **fields)
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def identify(self, step: StepId, outputs: Collection[str] = ()) -> tuple[str, dict[str, Any]]:
+        """The label of a step, and the fields that name a new one in the journal.
+
+        Its file never has the name of one of its `outputs`, nor of a file that is there and is not its own.
+        """
+        known = self.snapshot.labels.get(step)
+        if known is not None:
+            return known, {}
+        label = names.label(step, self.snapshot.steps)
+        file = names.file_name(label, self.snapshot.files)
+        if file in outputs or not self.steps.belongs(file, step.name):
+            file = names.file_name(label, {*self.snapshot.files, *(o.casefold() for o in outputs), file.casefold()})
+        said: dict[str, Any] = {}
+        if label != step.name:
+            said["name"] = step.name
+        if step.n != 1:
+            said["n"] = step.n
+        if step.key is not None:
+            said["key"] = step.key
+        if file != label + ".md":
+            said["file"] = file
+        return label, said
+
+    def plan(self, steps: Iterable[StepId], after: str | None = None) -> None:
+        """Record steps that lie ahead, behind `after` or at the end. Known ones stay where they are."""
+        new = [step for step in steps if step not in self.snapshot.labels]
+        if not new:
+            return
+        for step in new:  # one line each: the name of a file depends on those before it
+            label, said = self.identify(step)
+            self.record("plan", sync=False, steps=[{"step": label, **said}], **({"after": after} if after else {}))
+            after = label if after else None
+        self._journal.sync()
+        self._show_all()
+        self.settle(sync=True)
+
+    def begin_try(
+        self,
+        step: StepId,
+        number: int,
+        *,
+        effect: str,
+        args: str,
+        after: str | None = None,
+        outputs: Collection[str] = (),
+    ) -> StepState:
+        """A try begins: `running`, step file, `[working]`, in this order; all on disk on return.
+
+        Synced for `once` only: what may run twice is run again after a power cut that took the line away.
+        """
+        label, said = self.identify(step, outputs)
+        if after is not None and label not in self.snapshot.steps and self.snapshot.order[-1] != after:
+            said["after"] = after
+        state = self.snapshot.steps.get(label)
+        if state is not None:
+            check_transition(state.status, StepStatus.WORKING, label)
+        self.record("running", sync=effect == Effect.ONCE, step=label, **said, **{"try": number}, effect=effect, args=args)
+        state = self.snapshot.steps[label]
+        self.steps.append(state, stepfile.render_checkpoint(self._block(state, "running")))
+        self._face.show(state, after)
+        self.settle()
+        return state
+
+    def note(self, label: str, text: str) -> None:
+        """Append to the step's file what was thought or done. Not synced before the task ends."""
+        self.steps.append(self.snapshot.steps[label], stepfile.escape_note(text))
+
+    def raised(self, label: str, error: StepError) -> None:
+        state = self.snapshot.steps[label]
+        self.record("raised", sync=False, step=label, **{"try": state.tries}, error=error.to_json())
+        self.steps.append(state, stepfile.render_checkpoint(self._block(state, "raised")))
+
+    def interrupted(self, label: str, why: str) -> None:
+        """The try was stopped on purpose; it is refunded and runs again when work goes on."""
+        self.record("interrupted", sync=False, step=label, **{"try": self.snapshot.steps[label].tries}, why=why)
+
+    def commit(
+        self,
+        label: str,
+        status: StepStatus,
+        *,
+        result: Json = None,
+        error: StepError | None = None,
+        outputs: Sequence[Output] = (),
+        why: str = "",
+        by_hand: bool = False,
+    ) -> None:
+        """The durable record that a step is done, skipped, failed for good, or uncertain.
+
+        On return it survives a power cut. The mark in task.md follows with the next `settle`.
+        """
+        state = self.snapshot.steps[label]
+        check_transition(state.status, status, label)
+        fields: dict[str, Any] = {"step": label, "try": state.tries, "status": status.value}
+        if status is StepStatus.DONE:
+            fields |= self._store_result(label, result)
+        if error is not None:
+            fields["error"] = error.to_json()
+        if outputs:
+            fields["outputs"] = [{"path": o.path, "size": o.size, "sha256": o.sha256} for o in outputs]
+        if why:
+            fields["why"] = why
+        if by_hand:
+            fields["by_hand"] = True
+        self.record("commit", sync=True, **fields)
+        self.steps.append(state, stepfile.render_checkpoint(self._block(state, status.value)))
+        self._face.show(state, None)
+
+    def _store_result(self, label: str, result: Json) -> dict[str, Any]:
+        """A result above the inline limit goes to a file that is durable before the commit that names it."""
+        text = dumps(result).encode()
+        if len(text) <= INLINE_RESULT_BYTES:
+            return {"result": result}
+        digest = hashlib.sha256(text).hexdigest()
+        path = f"results/{names.file_name(label, ())[:-3]}-{digest[:16]}.json"
+        self._make(self.where.results)
+        files.replace(f"{self.where.directory}/{path}", text, sync=True)
+        return {"result_file": path, "result_sha256": digest}
+
+    def store_result(self, result: Json) -> str:
+        """The whole result of the task, durable before its end is recorded. Returns the absolute path.
+
+        Raises ValueError or TypeError for what JSON cannot hold.
+        """
+        text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        self._make(self.where.results)
+        path = f"{self.where.results}/result.json"
+        files.replace(path, text, sync=True)
+        return path
+
+    def result_of(self, state: StepState) -> Json:
+        """A committed result. Raises Damaged when its file is gone."""
+        if state.result_file is None:
+            return state.result
+        path = f"{self.where.directory}/{state.result_file}"
+        try:
+            return json.loads(files.read(path))
+        except (OSError, ValueError) as error:
+            raise Damaged(
+                f"the result of step {state.label!r} cannot be read: {path}",
+                f"order it anew: write `[redo] {state.label}` into {self.where.task_md}",
+            ) from error
+
+    def _block(self, state: StepState, status: str) -> Checkpoint:
+        return Checkpoint(
+            state.id.name,
+            status,
+            state.id.n,
+            state.id.key,
+            state.attempt,
+            state.tries,
+            state.at,
+            state.effect,
+            state.args,
+            state.result if state.result_file is None else {"file": state.result_file},
+            state.error,
+            None,
+            tuple(Output(o["path"], o["size"], o["sha256"]) for o in state.outputs),
+        )
+
+    # -- the face ----------------------------------------------------------------------------------------------
+
+    def settle(self, *, sync: bool = False) -> None:
+        """Bring task.md up to the journal. An edit that was saved meanwhile is merged, and the result written again."""
+        for _ in range(100):  # an editor that saves faster than we write for ever is no editor
+            displaced = self._face.flush(sync=sync)
+            if displaced is None:
+                return
+            self.take_edits(displaced)
+
+    def take_edits(self, text: bytes) -> None:
+        """Take over what a person changed in task.md. Everything in it that is no mark is kept byte for byte."""
+        face = Checklist.parse(text, self.snapshot.steps)
+        if face.damaged:
+            self._face.take(self._face.checklist, self.snapshot)
+            return
+        for edit in handedit.edits(self.snapshot, face):
+            self._take(edit)
+        self._face.take(face, self.snapshot)
+        if self.snapshot.end is not None:
+            self._face.status(FACE[self.snapshot.end["outcome"]])
+        elif self.snapshot.attempts:
+            self._face.status(TaskStatus.WORKING)
+
+    def merge_displaced(self, text: bytes) -> None:
+        """Merge a text that a kill left beside task.md: our own, or an edit displaced in that very moment.
+
+        Its edits of marks are taken over; lines of it that task.md lacks are added at the end, as notes.
+        """
+        other = Checklist.parse(text, self.snapshot.steps)
+        for edit in handedit.edits(self.snapshot, other):
+            self._take(edit)
+        self._show_all()
+        here = self._face.checklist.render()
+        known = set(here.splitlines())
+        steps = {step.line for step in other.steps}
+        lost = [
+            line
+            for number, line in enumerate(text.splitlines(), 1)
+            if number not in steps and line.strip() and line not in known and not line.startswith((b"#", b"["))
+        ]
+        if lost:
+            self.take_edits(here.rstrip(b"\n") + b"\n\n" + b"\n".join(lost) + b"\n")
+            self.settle(sync=True)
+
+    def _take(self, edit: handedit.Edit) -> None:
+        match edit:
+            case handedit.NewStep(step, label, after):
+                said = {**self.identify(step)[1], "step": label, "by_hand": True}
+                self.record("plan", sync=True, steps=[said], **({"after": after} if after else {}))
+            case handedit.DoneByHand(label):
+                self.commit(label, StepStatus.DONE, by_hand=True, why="marked done in task.md")
+            case handedit.SkippedByHand(label):
+                self.commit(label, StepStatus.SKIPPED, by_hand=True, why="marked skipped in task.md")
+            case handedit.RedoByHand(label):
+                self.record("redo", sync=True, step=label, why="marked redo in task.md")
+            case handedit.NewOrder(labels):
+                self.record("order", sync=True, steps=list(labels))
+
+    def _show_all(self) -> None:
+        before: str | None = None
+        for label in self.snapshot.order:
+            self._face.show(self.snapshot.steps[label], before)
+            before = label
+
+    # -- what is told -------------------------------------------------------------------------------------------
+
+    def announcement(
+        self, outcome: str, reason: str, *, hint: str = "", result: str | None = None, event: str = "end"
+    ) -> Announcement:
+        """What the main session will be told, to be recorded before it is."""
+        snapshot = self.snapshot
+        name = self._face.checklist.title or self.where.task_id
+        begun = seconds_of(snapshot.begun) if snapshot.begun else self._clock()
+        return Announcement(
+            f"{self.run}.{event}",
+            self.where.task_id,
+            name,
+            str(outcome),
+            end_summary(snapshot, outcome, reason),
+            result,
+            snapshot.counts(),
+            round(max(0.0, self._clock() - begun), 3),
+            None,
+            hint,
+        )
+
+    def wait_for_person(self, said: Announcement) -> None:
+        """Close the attempt because a person has to decide; the task stays open."""
+        self.settle(sync=True)
+        self.close_attempt(said.status, announcement=announcement_to_json(said))
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def end(self, said: Announcement, **fields: Any) -> None:
+        """The end of the task: outcome and announcement in one synced line, then its face.
+
+        Step files are synced first; a crash anywhere in here leaves an end that the next look completes.
+        """
+        self.complete_step_files()
+        self.record("end", sync=True, outcome=said.status, announcement=announcement_to_json(said), **fields)
+        self.show_end()
+        self.close_attempt(said.status)
+
+    def show_end(self) -> None:
+        """Make the face say what the journal says of the end. Idempotent."""
+        if self.snapshot.end is not None:
+            self._show_all()
+            self._face.status(FACE[self.snapshot.end["outcome"]])
+            self.settle(sync=True)
+
+    def complete_step_files(self) -> None:
+        for state in self.snapshot.steps.values():
+            if state.tries or state.status.finished:
+                self.steps.complete(state, [self._block_of_commit(state)])
+                with contextlib.suppress(FileNotFoundError):
+                    files.sync_file(self.steps.path(state))
+
+    def _block_of_commit(self, state: StepState) -> Checkpoint:
+        status = "running" if state.status is StepStatus.WORKING else state.status.value
+        return self._block(state, status)
+
