@@ -146,7 +146,7 @@ class Coordinator:
                     said = seen.announcement()
                     if said is not None and not self._being_started(seen):
                         return said
-                    if await _thread(_nobody_works, seen):
+                    if task_id not in self._watched and await _thread(_nobody_works, seen):
                         raise NotRunning(f"nobody works on {task_id}", f"go on with it: orchestrator recover {task_id}")
                     await changes.next()
         raise WaitTimeout(f"{task_id} has not ended within {timeout:g} s", "it goes on; wait again, or see: orchestrator show")
@@ -258,10 +258,13 @@ class Coordinator:
 
 
 def _nobody_works(seen: Look) -> bool:
-    """Whether the task is unfinished and its lock is free, twice in a row: neither a worker nor a supervisor is there."""
+    """Whether the task is unfinished and its lock is free for half a second: neither a worker nor a supervisor is there.
+
+    For a shorter time it is free between two attempts, while the supervisor looks for what the last one left.
+    """
     if seen.alive is not False:
         return False
-    for _ in range(2):
+    for _ in range(10):
         lock = files.lock_directory(seen.where.directory)
         if lock is None:
             return False

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from orchestrator import files
 from orchestrator.core import stepfile
-from orchestrator.core.checklist import Checklist
+from orchestrator.core.checklist import Checklist, display
 from orchestrator.core.handedit import face_labels
 from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.model import Checkpoint, StepStatus, TaskStatus
@@ -122,7 +122,7 @@ class StepFiles:
             text = files.read(path).decode("utf-8", "replace")
         except (Damaged, OSError):
             return False
-        return stepfile.parse(text).heading == name
+        return stepfile.parse(text).heading == display(name)
 
     def complete(self, state: StepState, blocks: Sequence[Checkpoint]) -> None:
         """Append the blocks that are missing, because an agent wrote the file anew or a crash came between."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 import time
@@ -87,6 +86,8 @@ def read_tail(path: str, size: int) -> tuple[bytes, int]:
 
 def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
+    import hashlib  # 3 ms, which a list does not need
+
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator import files, store
 from orchestrator.core import lifecycle
-from orchestrator.core.checklist import Checklist
 from orchestrator.core.journal import AttemptState
 from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
 from orchestrator.core.model import Announcement, Outcome, StepError, StepStatus, WorkerExit
 from orchestrator.errors import Damaged, OrchestratorError
 from orchestrator.store import Look, Paths
-from orchestrator.writer import TaskWriter
+
+if TYPE_CHECKING:
+    from orchestrator.writer import TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def inspect(where: Paths) -> Recovery:
     end = store.ended_by_tail(where)
     if end is not None:
         return Recovery(where.task_id, "ended", None, str(end["outcome"]))
-    return _judge(where, store.look(where))
+    return _judge(where, store.look(where, with_face=False))
 
 
 def claim(where: Paths) -> tuple[Recovery, int | None]:
@@ -71,6 +73,8 @@ def _lock(where: Paths) -> int | None:
 
 
 def _face_is_right(where: Paths) -> bool:
+    from orchestrator.core.checklist import Checklist  # not for a dry run over thousands
+
     try:
         face = Checklist.parse(files.read(where.task_md))
     except (OSError, Damaged):

@@ -10,16 +10,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator import files, identity
 from orchestrator.core import journal
-from orchestrator.core.checklist import Checklist
-from orchestrator.core.lifecycle import pending_cancel
 from orchestrator.core.model import Announcement, Outcome, TaskSpec
 from orchestrator.core.names import is_task_id
-from orchestrator.core.spec import parse_spec
 from orchestrator.errors import BadSpec, Damaged, TaskNotFound
+
+if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a task stands
+    from orchestrator.core.checklist import Checklist
 
 #: Seconds since the epoch; the one source of wall-clock time, handed in by the doors.
 Clock = Callable[[], float]
@@ -114,6 +114,8 @@ def read_journal(where: Paths) -> journal.Reading:
 
 def read_spec(where: Paths) -> TaskSpec:
     """What the task runs. Raises Damaged when it cannot be known any more."""
+    from orchestrator.core.spec import parse_spec
+
     try:
         return parse_spec(files.read(where.spec).decode("utf-8", "replace"), where.spec)
     except FileNotFoundError:
@@ -153,6 +155,7 @@ class Look:
     face: Checklist | None
     reading: journal.Reading | None
     damage: list[str] = field(default_factory=list)
+    heading: str | None = None  #: the title, when the face was not parsed
 
     @property
     def task_id(self) -> str:
@@ -160,7 +163,7 @@ class Look:
 
     @property
     def title(self) -> str:
-        return (self.face.title if self.face else None) or self.task_id
+        return (self.face.title if self.face else self.heading) or self.task_id
 
     @property
     def alive(self) -> bool | None:
@@ -194,7 +197,10 @@ class Look:
         return "queued"
 
     def cancel_request(self) -> str | None:
-        return pending_cancel(read_requests(self.where), self.snapshot.handled)
+        """The id of the first cancel request that nobody has handled."""
+        handled = self.snapshot.handled
+        found = (r for r in read_requests(self.where) if r["verb"] == "cancel" and r["id"] not in handled)
+        return next((str(r["id"]) for r in found), None)
 
     def announcement(self) -> Announcement | None:
         """What was announced of its end, or of its waiting for a person."""
@@ -213,15 +219,32 @@ def look(where: Paths, *, with_face: bool = True) -> Look:
     if reading is not None and reading.damaged:
         damage.append(f".task/journal.jsonl: bad line {reading.damaged[0]} with good ones after it")
     snapshot = journal.fold(reading.entries if reading else ())
-    face = None
+    face, heading = None, None
     if with_face or not snapshot.attempts:
         face, said = read_face(where, snapshot)
-        damage.extend(said)
-    return Look(where, snapshot, face, reading, damage)
+    else:
+        heading, said = _read_heading(where)
+    return Look(where, snapshot, face, reading, damage + said, heading)
+
+
+def _read_heading(where: Paths) -> tuple[str | None, list[str]]:
+    """The title of task.md, and whether it is damaged: all that a list needs of it."""
+    try:
+        data = files.read(where.task_md)
+    except FileNotFoundError:
+        return None, ["task.md is gone"]
+    except (Damaged, OSError) as error:
+        return None, [f"task.md: {_said(error)}"]
+    if not data.strip() or b"\0" in data:
+        return None, ["task.md is empty or unreadable"]
+    first = data[:1024].lstrip(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
+    return (first[len("# Task:") :].strip() or None) if first.startswith("# Task:") else None, []
 
 
 def read_face(where: Paths, snapshot: journal.Snapshot) -> tuple[Checklist | None, list[str]]:
     """task.md, parsed, and what is wrong with it; None when it cannot be read at all."""
+    from orchestrator.core.checklist import Checklist
+
     try:
         face = Checklist.parse(files.read(where.task_md), snapshot.steps)
     except FileNotFoundError:
@@ -255,7 +278,7 @@ def row(where: Paths) -> Row:
     ended = _ended_row(where)
     if ended is not None:
         return ended
-    seen = look(where)
+    seen = look(where, with_face=False)
     counts = seen.snapshot.counts()
     return Row(
         seen.task_id, seen.title, seen.state, counts.get("done", 0), len(seen.snapshot.steps), seen.snapshot.last_at

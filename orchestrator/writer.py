@@ -13,8 +13,8 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from orchestrator import files
-from orchestrator.core import handedit, journal, names, stepfile
+from orchestrator import files, templates
+from orchestrator.core import handedit, journal, names, retro, stepfile
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.lifecycle import FACE, check_transition, end_summary
@@ -381,6 +381,18 @@ class TaskWriter:
         self.record("end", sync=True, outcome=said.status, announcement=announcement_to_json(said), **fields)
         self.show_end()
         self.close_attempt(said.status)
+        self.write_retro()
+
+    def write_retro(self) -> None:
+        """Write task-retro.md. It is made from the journal and can be made again: its failure fails nothing."""
+        entries = [e for line in self._lines if (e := journal.decode(line[:-1])) is not None]
+        template = templates.read("task-retro.md")
+        if template is not None:
+            name = self._face.checklist.title or self.where.task_id
+            status = str(self._face.checklist.status or "")
+            text = retro.render(retro.analyse(entries), template, name=name, task_id=self.where.task_id, status=status)
+            with contextlib.suppress(OSError):
+                files.replace(self.where.retro, text.encode("utf-8", "replace"), sync=False)
 
     def show_end(self) -> None:
         """Make the face say what the journal says of the end. Idempotent."""

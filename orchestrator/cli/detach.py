@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator import files, recovery, store, workspace
-from orchestrator.core.model import TaskSpec
+from orchestrator import files, recovery, store
 from orchestrator.errors import OrchestratorError
 from orchestrator.recovery import Recovery
 from orchestrator.store import Paths
+
+if TYPE_CHECKING:
+    from orchestrator.core.model import TaskSpec
 
 _MARKS = {"alive": "●", "resumed": "▶", "ended": "✔", "waits": "?", "failed": "✘", "cancelled": "✘", "damaged": "!"}
 
 
 def spawn_detached(root: str, spec: TaskSpec) -> str:
     """Make the task and start its supervisor, which gets its lock. Returns the task's id."""
-    from orchestrator import templates
+    from orchestrator import templates, workspace
 
     where, lock = workspace.create(root, spec, time.time, templates.read("task.md"))
     start_supervisor(where, lock)
@@ -31,6 +33,8 @@ def spawn_detached(root: str, spec: TaskSpec) -> str:
 
 def start_supervisor(where: Paths, lock: int) -> None:
     """Start the process that takes a task to its end, and hand it the lock; ours is closed."""
+    import subprocess
+
     errors = files.open_log(where.supervisor_log)
     try:
         subprocess.Popen(
@@ -50,6 +54,8 @@ def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool,
     """The `recover` command. 0 when nothing needs a person, 1 when a task is damaged or waits for a decision."""
     wheres = [store.paths(root, i) for i in ids] or [Paths(os.path.join(root, i)) for i in store.task_ids(root)]
     if not dry_run and not ids and wheres:
+        from orchestrator import workspace
+
         workspace.sweep_staging(root)
     found = [_one(where, dry_run) for where in wheres]
     if and_wait:

@@ -6,15 +6,17 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator import files, store
-from orchestrator.core.checklist import Checklist
 from orchestrator.core.model import StepStatus
 from orchestrator.errors import Damaged, OrchestratorError, TaskNotFound
 from orchestrator.store import Look, Row
+
+if TYPE_CHECKING:
+    from orchestrator.core.checklist import Checklist
 
 MARKS = {
     StepStatus.DONE: ("✔", "green"),
@@ -147,6 +149,8 @@ def result_path(root: str, task_id: str) -> str:
 
 def lint_path(root: str, path: str, as_json: bool) -> int:
     """The `lint` command, on a file, a task's directory, or a task's id."""
+    from orchestrator.core.checklist import Checklist
+
     if os.path.isdir(path):
         path = os.path.join(path, "task.md")
     elif not os.path.lexists(path):

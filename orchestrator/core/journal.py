@@ -38,6 +38,7 @@ Entry = Mapping[str, Any]
 _MARK = b',"crc":"'
 _TAIL = len(_MARK) + 8 + 2  # eight hex digits, quote, brace
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_decode = json.JSONDecoder().raw_decode  # a line is one object, whole by its checksum: nothing may follow
 
 
 def encode(entry: Entry) -> bytes:
@@ -55,7 +56,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
     if b"%08x" % zlib.crc32(body) != line[-10:-2]:
         return None
     try:
-        entry = json.loads(body + b"}")
+        entry = _decode(body.decode("ascii") + "}")[0]
     except ValueError:
         return None
     return entry if isinstance(entry, dict) and "kind" in entry and "run" in entry else None
@@ -148,6 +149,7 @@ class Snapshot:
     seq: dict[str, int] = field(default_factory=dict)
     ignored: int = 0  #: lines of a replaced attempt, or said twice
     attempt_offset: int = 0
+    current: str = ""  #: the run of the last line that counted
     begun: str = ""
     last_at: str = ""
 
@@ -198,13 +200,18 @@ class Snapshot:
 
     def _replaced(self, run: str, entry: Entry) -> bool:
         """The fence: a line of a lower attempt than the newest does not count."""
+        if run == self.current:
+            return False
         parsed = parse_run(run)
         if parsed is None:
             return True
         if entry["kind"] == "rebuilt":
             return False
         _, generation, number = parsed
-        return generation != self.generation or number < self.attempt_number
+        if generation != self.generation or number < self.attempt_number:
+            return True
+        self.current = run
+        return False
 
     def step_of(self, entry: Entry) -> StepState:
         label = str(entry["step"])
@@ -361,6 +368,7 @@ def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bo
 
 
 def _rebuilt(snapshot: Snapshot, entry: Entry) -> None:
+    snapshot.current = ""
     snapshot.generation = str(entry["generation"])
     snapshot.attempt_offset = int(entry.get("attempt", 0))
 

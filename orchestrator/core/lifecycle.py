@@ -5,9 +5,8 @@ Pure and total: every snapshot has exactly one answer, and asking twice gives it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.model import (
@@ -213,11 +212,6 @@ def end_summary(snapshot: Snapshot, outcome: str, reason: str = "") -> str:
 def _one_line(text: str, limit: int = 300) -> str:
     folded = " ".join(text.split())
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
-
-
-def pending_cancel(requests: Sequence[Mapping[str, Any]], handled: set[str]) -> str | None:
-    """The id of the first cancel request that nobody has handled."""
-    return next((str(r["id"]) for r in requests if r.get("verb") == "cancel" and r.get("id") not in handled), None)
 
 
 def backoff_seconds(failures: int, luck: float) -> float:

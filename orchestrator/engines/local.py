@@ -70,6 +70,16 @@ class LocalEngine:
             )
 
 
+class _Detachable(subprocess.Popen[bytes]):
+    """A child that may outlive our interest in it: that is the promise of `ports.Engine`, and no leak to warn of."""
+
+    def __del__(self) -> None:
+        super().__del__(_warn=_silent)  # type: ignore[call-arg]
+
+
+def _silent(*_args: object, **_more: object) -> None: ...
+
+
 def _spawn(launch: Launch) -> subprocess.Popen[bytes]:
     cgroup = launch.containment.cgroup
     if cgroup and not containment.make(cgroup):
@@ -86,7 +96,7 @@ def _spawn(launch: Launch) -> subprocess.Popen[bytes]:
     env = {**launch.env, containment.TOKEN: launch.containment.token}
     errors = files.open_log(f"{launch.workspace}/.task/logs/{launch.run.rpartition('.')[2]}.err")
     try:
-        return subprocess.Popen(
+        return _Detachable(
             [sys.executable, "-P", "-m", "orchestrator.worker", json.dumps(said)],
             cwd=launch.workspace,
             env=env,

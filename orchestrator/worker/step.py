@@ -111,7 +111,7 @@ def previous_notes(writer: TaskWriter, state: StepState | None) -> str:
 
 def storable(result: Any) -> Json:
     """The result as JSON hands it back: the same on the first run and on every replay. Raises NotStorable."""
-    if result is None or isinstance(result, bool | int | str):
+    if result is None or type(result) in (bool, str):  # not their subclasses: an enum would come back as plain text
         return result
     try:
         return json.loads(dumps(result))
