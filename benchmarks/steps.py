@@ -2,14 +2,15 @@
 
     python benchmarks/steps.py [--repeat N]
 
-The floor does with bare `os` calls what a step has to: append and sync the commit to an open file, append to the step's file,
-write task.md anew and rename it. Both run in a real worker, in turns, so that a noisy disk meets both. The last line is
-`ratio: X`: median step over median floor, the worst of 10, 100 and 1,000 steps.
+The floor does with bare `os` calls what a step has to: append and sync the commit to an open file, append to the step's
+file, write task.md anew and rename it. Both run in a real worker, in turns, so that a noisy disk meets both. The last
+line is `ratio: X`: median step over median floor, the worst of 10, 100 and 1,000 steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -22,6 +23,7 @@ import anyio
 
 from orchestrator import Coordinator, Task
 
+HERE = Path(__file__).resolve()
 SIZES = (10, 100, 1000)
 BLOCK = b"x" * 330  # the two checkpoints of a step file
 LINE = b"y" * 320  # the two journal lines of a step
@@ -81,13 +83,11 @@ async def run(repeat: int) -> float:
 
 
 async def one(coordinator: Coordinator, steps: int) -> dict[str, float]:
-    handle = await coordinator.spawn(f"{Path(__file__).resolve()}:measure", args={"steps": steps})
+    handle = await coordinator.spawn(f"{HERE}:measure", args={"steps": steps})
     said = await handle.wait()
     if not said.ok or said.result is None:
         sys.exit(said.summary)
-    import json
-
-    found: dict[str, float] = json.loads(Path(said.result).read_text())
+    found: dict[str, float] = json.loads(await anyio.Path(said.result).read_text())
     return found
 
 

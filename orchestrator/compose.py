@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from orchestrator import coordinator, templates
 from orchestrator.config import from_environment
+from orchestrator.coordinator import Handle
 from orchestrator.core.model import Announcement, Json, Limits, TaskSpec
 from orchestrator.core.spec import parse_steps, validate
-from orchestrator.coordinator import Handle
 from orchestrator.engines.local import LocalEngine
 from orchestrator.errors import BadSpec, UnknownSkill
 
-#: What a worker may be named by: an async function, `module:function`, `file.py:function`, a skill's name, a steps file.
+#: What a worker may be named by: an async function, `module:function`, `file.py:function`, a skill's name, a steps
+#: file.
 Worker = str | os.PathLike[str] | Callable[..., Any]
 
 
@@ -38,7 +39,7 @@ class Coordinator(coordinator.Coordinator):
         config = from_environment(os.environ, os.fspath(root) if root is not None else None)
         super().__init__(config, LocalEngine(), orphans=orphans, template=templates.read("task.md"))
 
-    async def spawn(  # type: ignore[override]
+    async def spawn(
         self,
         worker: Worker | TaskSpec,
         *,
@@ -143,7 +144,7 @@ def _find_module(name: str) -> tuple[str | None, str | None]:
 
 
 def _check_defined(path: str, function: str, place: str) -> None:
-    """Find a typing error before a worker is started for it. A name that may come from elsewhere is left to the worker."""
+    """Find a typing error before a worker is started for it; a name that may come from elsewhere is its affair."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read(), path)
@@ -155,7 +156,9 @@ def _check_defined(path: str, function: str, place: str) -> None:
             return
         if isinstance(node, ast.FunctionDef) and node.name == wanted:
             if not node.decorator_list:
-                raise UnknownSkill(f"{place}:{function} is not async", "a skill is written `async def skill(task, ...)`")
+                raise UnknownSkill(
+                    f"{place}:{function} is not async", "a skill is written `async def skill(task, ...)`"
+                )
             return
     if wanted in _names_bound(tree) or _star(tree):
         return
@@ -195,7 +198,9 @@ def _json(args: Mapping[str, Any]) -> Mapping[str, Json]:
     try:
         return dict(json.loads(json.dumps(dict(args), allow_nan=False)))
     except (TypeError, ValueError) as error:
-        raise BadSpec(f"the arguments cannot be written as JSON: {error}", "give text, numbers, lists and dicts") from None
+        raise BadSpec(
+            f"the arguments cannot be written as JSON: {error}", "give text, numbers, lists and dicts"
+        ) from None
 
 
 def _from_steps_file(
@@ -211,7 +216,9 @@ def _from_steps_file(
     except FileNotFoundError:
         raise UnknownSkill(f"{path}: there is no such file", "name a steps file that exists") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSpec(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "it is to be UTF-8 text") from None
+        raise BadSpec(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}", "it is to be UTF-8 text"
+        ) from None
     if args:
         raise BadSpec("a steps file takes no --arg", "write what differs into the file, or pass it with --env")
     spec = parse_steps(text, path, name=name, limits=limits)
@@ -222,7 +229,7 @@ def _from_steps_file(
 
 
 def _beside(home: str, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """A relative argument that names a file beside the steps file means that file: steps run in the task's workspace."""
+    """A relative argument that names a file beside the steps file means it: steps run in the workspace."""
     return tuple(_file_beside(home, word) for word in argv)
 
 

@@ -1,7 +1,7 @@
 """Finding and ending whole trees of processes: by cgroup, by a token in their environment, by process group.
 
-A tool that an agent starts may open a session of its own, and a daemon may clear its environment: the process group reaches
-neither. What reaches what is told in docs/isolation.md.
+A tool that an agent starts may open a session of its own, and a daemon may clear its environment: the process group
+reaches neither. What reaches what is told in docs/isolation.md.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """The main session's side: spawn tasks, watch over their workers, go on after a crash, end them.
 
-A coordinator holds a task's lock only between two attempts; while a worker lives, the worker holds it. Everything it knows
-is on disk, so any number of them may look after one root, come and go, or be killed.
+A coordinator holds a task's lock only between two attempts; while a worker lives, the worker holds it. Everything it
+knows is on disk, so any number of them may look after one root, come and go, or be killed.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from orchestrator import files, recovery, workspace
 from orchestrator.config import Config
@@ -23,16 +24,18 @@ from orchestrator.core import lifecycle
 from orchestrator.core.journal import AttemptState
 from orchestrator.core.lifecycle import Start
 from orchestrator.core.model import Announcement, Launch, TaskSpec, WorkerExit
-from orchestrator.errors import NotRunning, WaitTimeout
+from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
-from orchestrator.store import Clock, Look, Paths, look, make_request, paths, read_spec, task_ids
+from orchestrator.store import Clock, Look, Paths, last_lines, look, make_request, paths, read_spec, task_ids
 from orchestrator.takeover import take_over
 from orchestrator.watching import Watch
 from orchestrator.writer import TaskWriter
 
 _thread = anyio.to_thread.run_sync
 
+#: How long a worker may take to say who it is, before it is ended as one that never will.
+STARTUP_SECONDS = 60.0
 #: How often a lock that somebody holds for a moment is asked for again.
 _LOCK_LOOK_SECONDS = 0.05
 
@@ -46,7 +49,8 @@ class Handle:
         self.id = where.task_id
 
     async def wait(self, timeout: float | None = None) -> Announcement:
-        """Return when the task has ended or waits for a person. Cancelling, or `timeout` seconds, ends the waiting only.
+        """Return when the task has ended or waits for a person. Cancelling, or `timeout` seconds, ends the waiting
+        only.
 
         Raises WaitTimeout; Unkillable when a dead worker's processes cannot be ended.
         """
@@ -63,8 +67,8 @@ class Handle:
 class Coordinator:
     """Looks after the tasks of one root, as an async context manager.
 
-    Leaving it detaches: workers go on, and whoever comes next adopts them. With `orphans="stop"` they are stopped first;
-    their tasks stay resumable.
+    Leaving it detaches: workers go on, and whoever comes next adopts them. With `orphans="stop"` they are stopped
+    first; their tasks stay resumable.
     """
 
     def __init__(
@@ -83,8 +87,11 @@ class Coordinator:
         self._orphans = orphans
         self._template = template
         self._group: TaskGroup | None = None
-        self._watched: dict[str, anyio.Event] = {}
-        self._random = random.Random()  # noqa: S311 - jitter
+        self._watched: set[str] = set()  # tasks we look after
+        self._ours: set[str] = set()  # and those we ever did
+        self._errors: dict[str, OSError | OrchestratorError] = {}  # why we stopped to
+        self._unborn: dict[str, float] = {}
+        self._random = random.Random()
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
@@ -102,7 +109,7 @@ class Coordinator:
         return result
 
     async def _stop_all(self) -> None:
-        for task_id in self._watched:
+        for task_id in self._ours:
             attempt = (await _thread(look, Paths(os.path.join(self.root, task_id)))).snapshot.unclosed
             if attempt is not None:
                 await self._engine.end(attempt, 5.0)
@@ -110,15 +117,21 @@ class Coordinator:
     # -- verbs -------------------------------------------------------------------------------------------------
 
     async def spawn(self, what: TaskSpec) -> Handle:
-        """Make a task of this spec and start its worker; returns when the task is on disk and its worker is starting."""
-        where, lock = await _thread(workspace.create, self.root, what, self._clock, self._template)
-        return self.adopt(where, lock)
+        """Make a task of this spec and start its worker; returns when both are there.
 
-    def adopt(self, where: Paths, lock: int | None = None) -> Handle:
-        """Watch over a task from now on, in the background. `lock` is its lock, when the caller has it already."""
+        Raises OSError when the disk does not take it: then there is no task, or one that `recover` starts.
+        """
+        where, lock = await _thread(workspace.create, self.root, what, self._clock, self._template)
+        return await self.adopt(where, lock)
+
+    async def adopt(self, where: Paths, lock: int | None = None) -> Handle:
+        """Watch over a task from now on, in the background; returns when its next worker runs, or none is needed.
+
+        `lock` is the task's lock, when the caller has it already.
+        """
         assert self._group is not None, "use it as `async with Coordinator(...)`"
-        self._watched[where.task_id] = anyio.Event()
-        self._group.start_soon(self._watch, where, lock)
+        self._errors.pop(where.task_id, None)
+        await self._group.start(self._watch, where, lock)
         return Handle(self, where)
 
     def attach(self, task_id: str) -> Handle:
@@ -126,37 +139,46 @@ class Coordinator:
         return Handle(self, paths(self.root, task_id))
 
     async def recover(self, ids: Sequence[str] = ()) -> list[Recovery]:
-        """Look at the tasks named, or all, and go on with each that has no worker. See `recovery.Recovery`."""
+        """Look at the tasks named, or all, and go on with each that has no worker. See `recovery.Recovery`.
+
+        What is wrong with one task is said in its own line and never keeps the others from going on.
+        """
         await _thread(workspace.sweep_staging, self.root)
-        found: list[Recovery] = []
-        for task_id in ids or await _thread(task_ids, self.root):
-            where = paths(self.root, task_id)
-            said, lock = await _thread(recovery.claim, where)
+        wheres = [paths(self.root, task_id) for task_id in ids or await _thread(task_ids, self.root)]
+        found: dict[str, Recovery] = {}
+        async with anyio.create_task_group() as group:
+            for where in wheres:
+                group.start_soon(self._recover, where, found)
+        return [found[where.task_id] for where in wheres]
+
+    async def _recover(self, where: Paths, found: dict[str, Recovery]) -> None:
+        try:
+            found[where.task_id], lock = await _thread(recovery.claim, where)
             if lock is not None:
-                self.adopt(where, lock)
-            found.append(said)
-        return found
+                await self.adopt(where, lock)
+        except (OSError, OrchestratorError) as error:
+            found[where.task_id] = recovery.failed(where, error)
 
     async def wait(self, task_id: str, timeout: float | None = None) -> Announcement:
+        """As Handle.wait, for any task of the root; NotRunning when nobody works on it."""
         where = paths(self.root, task_id)
-        with anyio.move_on_after(timeout if timeout is not None else float("inf")):
+        with anyio.move_on_after(timeout if timeout is not None else math.inf):
             async with Watch(where.inner) as changes:
                 while True:
-                    seen = await _thread(look, where)
-                    said = seen.announcement()
-                    if said is not None and not self._being_started(seen):
+                    said = await _thread(_told, where)
+                    if said is not None:
                         return said
-                    if task_id not in self._watched and await _thread(_nobody_works, seen):
+                    if task_id in self._errors:
+                        raise self._errors[task_id]
+                    if task_id not in self._watched and await _thread(_nobody_works, where):
                         raise NotRunning(f"nobody works on {task_id}", f"go on with it: orchestrator recover {task_id}")
                     await changes.next()
-        raise WaitTimeout(f"{task_id} has not ended within {timeout:g} s", "it goes on; wait again, or see: orchestrator show")
-
-    def _being_started(self, seen: Look) -> bool:
-        """An announcement that waits for a person is outdated once another attempt runs."""
-        return seen.snapshot.end is None and seen.snapshot.unclosed is not None
+        raise WaitTimeout(
+            f"{task_id} has not ended within {timeout:g} s", "it goes on; wait again, or see: orchestrator show"
+        )
 
     async def cancel(self, task_id: str) -> Announcement:
-        """End a task for good: its worker is stopped, confirmed dead, and the end recorded. An ended task stays as it is.
+        """End a task for good: its worker is stopped, confirmed dead, and the end recorded. An ended one stays.
 
         The request is durable before anything else: if we die here, the next coordinator cancels.
         """
@@ -167,34 +189,46 @@ class Coordinator:
             await _thread(make_request, where, request)
         while True:
             attempt = (await _thread(look, where)).snapshot.unclosed
-            if attempt is not None and attempt.identity is not None:
+            if attempt is not None and (attempt.identity is not None or self._overdue(attempt)):
                 await self._engine.end(attempt, 5.0)
             lock = await self._lock(where, seconds=1.0)
             if lock is not None:
                 break
-        said = await self.supervise(where, lock)
-        assert said is not None
-        return said
+        return await self.supervise(where, lock)
 
     # -- watching over one task --------------------------------------------------------------------------------
 
-    async def _watch(self, where: Paths, lock: int | None) -> None:
+    async def _watch(
+        self, where: Paths, lock: int | None, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Supervise in the background. An error before the worker runs is the starter's, a later one each waiter's."""
+        self._watched.add(where.task_id)
+        self._ours.add(where.task_id)
+        begun = _Once(task_status)
         try:
-            await self.supervise(where, lock)
+            await self.supervise(where, lock, begun=begun.now)
+        except (OSError, OrchestratorError) as error:
+            if not begun.done:
+                raise
+            self._errors[where.task_id] = error
         finally:
-            self._watched.pop(where.task_id).set()
+            self._watched.discard(where.task_id)
+        begun.now()
 
-    async def supervise(self, where: Paths, lock: int | None = None) -> Announcement | None:
-        """Take a task to its end, through as many attempts as its budget allows; None when it is damaged beyond that.
+    async def supervise(
+        self, where: Paths, lock: int | None = None, *, begun: Callable[[], None] = lambda: None
+    ) -> Announcement:
+        """Take a task to its end, through as many attempts as its budget allows. `begun` is called when a worker runs.
 
-        Returns what was announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk takes
-        nothing more, Unkillable when a worker's processes stay. Cancelling leaves the worker alive.
+        Returns what was announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk
+        takes nothing more, Unkillable when a worker's processes stay. Cancelling leaves the worker alive.
         """
         seen_exit: WorkerExit | None = None
         while True:
             if lock is None:
                 lock = await self._lock(where)
             if lock is None:
+                begun()
                 seen_exit = await self._wait_for_holder(where)
                 continue
             held, lock = lock, None
@@ -204,6 +238,7 @@ class Coordinator:
                 os.close(held)
             if isinstance(step, Announcement):
                 return step
+            begun()
             seen_exit = await self._engine.wait(step)
 
     async def _lock(self, where: Paths, seconds: float = 0.0) -> int | None:
@@ -215,19 +250,29 @@ class Coordinator:
             await anyio.sleep(_LOCK_LOOK_SECONDS)
 
     async def _wait_for_holder(self, where: Paths) -> WorkerExit | None:
-        """Somebody holds the lock: a worker (wait for its end), another coordinator (for a moment), or a stray process."""
+        """Somebody holds the lock: a worker (wait for it), another coordinator (for a moment), a stray process."""
         seen = await _thread(look, where)
         attempt = seen.snapshot.unclosed
-        if attempt is None or attempt.identity is None:
+        if attempt is None or (attempt.identity is None and not self._overdue(attempt)):
             await anyio.sleep(_LOCK_LOOK_SECONDS)
             return None
-        if seen.alive is False:  # the lock is held, its holder dead: a descendant has it
+        if attempt.identity is not None and seen.alive is None:  # on another machine, or in another pid namespace
+            await anyio.sleep(1.0)
+            return None
+        if attempt.identity is None or seen.alive is False:  # the lock is held by a descendant, or one that never began
             await self._engine.end(attempt, 0.0)
             await anyio.sleep(_LOCK_LOOK_SECONDS)
             return None
         return await self._engine.wait(attempt)
 
-    async def _between_attempts(self, where: Paths, lock: int, seen_exit: WorkerExit | None) -> Announcement | AttemptState:
+    def _overdue(self, attempt: AttemptState) -> bool:
+        """Whether a worker should long have said who it is."""
+        since = self._unborn.setdefault(attempt.run, time.monotonic())
+        return time.monotonic() - since > STARTUP_SECONDS
+
+    async def _between_attempts(
+        self, where: Paths, lock: int, seen_exit: WorkerExit | None
+    ) -> Announcement | AttemptState:
         """With the lock held: bury the last attempt, then end the task, or start the next attempt."""
         last = (await _thread(look, where)).snapshot.unclosed
         if last is not None:
@@ -257,17 +302,46 @@ class Coordinator:
         return attempt
 
 
-def _nobody_works(seen: Look) -> bool:
-    """Whether the task is unfinished and its lock is free for half a second: neither a worker nor a supervisor is there.
+class _Once:
+    """Tells a starter, once."""
 
-    For a shorter time it is free between two attempts, while the supervisor looks for what the last one left.
+    def __init__(self, status: TaskStatus[None]) -> None:
+        self._status = status
+        self.done = False
+
+    def now(self) -> None:
+        if not self.done:
+            self.done = True
+            self._status.started()
+
+
+def _told(where: Paths) -> Announcement | None:
+    """What was announced, once its attempt is closed: then task.md says so too. Cheap for a task that goes on.
+
+    An end whose worker died before it closed counts as well, when nobody is there to write the rest.
     """
-    if seen.alive is not False:
+    lines = last_lines(where)
+    if lines and lines[-1]["kind"] not in ("closed", "end"):
+        return None
+    seen = look(where)
+    if seen.snapshot.unclosed is None:
+        return seen.announcement()
+    return seen.announcement() if seen.snapshot.end is not None and _lock_is_free(where) else None
+
+
+def _nobody_works(where: Paths) -> bool:
+    """Whether the task is unfinished and its lock free, twice in a row: neither worker nor supervisor is there."""
+    if look(where).alive is not False:
         return False
-    for _ in range(10):
-        lock = files.lock_directory(seen.where.directory)
-        if lock is None:
+    for _ in range(2):
+        if not _lock_is_free(where):
             return False
-        os.close(lock)
         time.sleep(_LOCK_LOOK_SECONDS)
-    return look(seen.where).snapshot.end is None
+    return look(where).announcement() is None
+
+
+def _lock_is_free(where: Paths) -> bool:
+    lock = files.lock_directory(where.directory)
+    if lock is not None:
+        os.close(lock)
+    return lock is not None

@@ -1,16 +1,17 @@
-"""The face of a task while its lock is held: task.md kept in memory and replaced when a mark changes; the step files."""
+"""The face of a task while its lock is held: task.md, replaced when a mark changes, and the step files."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Sequence
 
 from orchestrator import files
 from orchestrator.core import stepfile
 from orchestrator.core.checklist import Checklist, display
 from orchestrator.core.handedit import face_labels
 from orchestrator.core.journal import Snapshot, StepState
-from orchestrator.core.model import Checkpoint, StepStatus, TaskStatus
+from orchestrator.core.model import Checkpoint, Output, StepStatus, TaskStatus
 from orchestrator.errors import Damaged
 
 
@@ -88,7 +89,7 @@ def _mark(status: StepStatus) -> StepStatus:
 
 
 class StepFiles:
-    """The step files of a task: appended to, never rewritten. A lost one is made again as far as the journal knows it."""
+    """The step files: appended to, never rewritten. A lost one is made again as far as the journal knows it."""
 
     __slots__ = ("_directory", "_seen")
 
@@ -105,7 +106,14 @@ class StepFiles:
             self._seen.add(state.file)
             if not os.path.exists(path):
                 text = stepfile.heading(state.id.name) + text
-        files.append(path, text.encode("utf-8", "replace"))
+        data = text.encode("utf-8", "replace")
+        try:
+            files.append(path, data)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+                raise
+            files.set_aside(path, "replaced")  # an agent put a link or a directory there: never through it
+            files.append(path, stepfile.heading(state.id.name).encode("utf-8", "replace") + data)
 
     def read(self, state: StepState) -> str:
         try:
@@ -124,7 +132,33 @@ class StepFiles:
             return False
         return stepfile.parse(text).heading == display(name)
 
-    def complete(self, state: StepState, blocks: Sequence[Checkpoint]) -> None:
-        """Append the blocks that are missing, because an agent wrote the file anew or a crash came between."""
-        for block in stepfile.missing(self.read(state), blocks):
-            self.append(state, stepfile.render_checkpoint(block))
+    def complete(self, state: StepState) -> None:
+        """Append the last block when an agent or a crash took it; make the file durable."""
+        status = "running" if state.status is StepStatus.WORKING else state.status.value
+        for missing in stepfile.missing(self.read(state), [_block(state, status)]):
+            self.append(state, stepfile.render_checkpoint(missing))
+        with contextlib.suppress(FileNotFoundError):
+            files.sync_file(self.path(state))
+
+
+def block_text(state: StepState, status: str) -> str:
+    """The checkpoint of a step as its file has it."""
+    return stepfile.render_checkpoint(_block(state, status))
+
+
+def _block(state: StepState, status: str) -> Checkpoint:
+    return Checkpoint(
+        state.id.name,
+        status,
+        state.id.n,
+        state.id.key,
+        state.attempt,
+        state.tries,
+        state.at,
+        state.effect,
+        state.args,
+        state.result if state.result_file is None else {"file": state.result_file},
+        state.error,
+        None,
+        tuple(Output(o["path"], o["size"], o["sha256"]) for o in state.outputs),
+    )

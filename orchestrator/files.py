@@ -40,8 +40,8 @@ _datasync = getattr(os, "fdatasync", None) or os.fsync
 def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
     """The whole content of a regular file, never through a link at its end.
 
-    Raises FileNotFoundError; Damaged for a link, directory, device or a file above `limit` bytes; other OSErrors as they
-    come. A fifo is not waited for.
+    Raises FileNotFoundError; Damaged for a link, directory, device or a file above `limit` bytes; other OSErrors as
+    they come. A fifo is not waited for.
     """
     try:
         fd = os.open(path, _READ)
@@ -119,7 +119,9 @@ class SyncedFile:
         succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018).
         """
         if self._broken:
-            raise SyncFailed(f"{self.path}: an earlier sync failed", "free space or mend the disk, then recover the task")
+            raise SyncFailed(
+                f"{self.path}: an earlier sync failed", "free space or mend the disk, then recover the task"
+            )
         try:
             written = os.write(self._fd, data)
             if written != len(data):
@@ -217,9 +219,9 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
     A displaced content other than `expected` may still be in the middle of being saved in place: it is read again until
     two reads 100 ms apart agree.
 
-    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged. Where
-    the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between the
-    caller's last read and now is lost there.
+    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged.
+    Where the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between
+    the caller's last read and now is lost there.
     """
     if not means.has("exchange"):
         replace(path, data, sync=sync)
@@ -232,7 +234,8 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
         displaced = read(temporary)
         if displaced != expected:
             displaced = read_settled(temporary, displaced)
-    except Damaged:
+    except Damaged:  # a directory or a link was in its place: nothing of ours, and nothing to throw away
+        set_aside(temporary, "replaced", beside=path)
         displaced = None
     finally:
         with contextlib.suppress(OSError):
@@ -292,10 +295,10 @@ def _swap(one: str, other: str) -> bool:
     return bool(_renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0)
 
 
-def set_aside(path: str, stamp: str) -> str:
-    """Move something unreadable beside itself, under a name that says what it is. Returns the new path."""
+def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
+    """Move something unreadable beside itself (or `beside` another), under a name that says what it is; that name."""
     for number in range(1, 1000):
-        aside = f"{path}.damaged-{stamp}" + (f"-{number}" if number > 1 else "")
+        aside = f"{beside or path}.damaged-{stamp}" + (f"-{number}" if number > 1 else "")
         if not os.path.lexists(aside):
             os.rename(path, aside)
             return aside
@@ -306,15 +309,6 @@ def sync_file(path: str) -> None:
     """Make a file's content durable. Raises OSError."""
     fd = os.open(path, _READ)
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def truncate(path: str, length: int) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
-    try:
-        os.ftruncate(fd, length)
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -334,6 +328,11 @@ def sync_directory(path: str) -> None:
 
 def make_directory(path: str) -> None:
     os.mkdir(path, 0o755)
+
+
+def make_directories(path: str) -> None:
+    """A directory and those above it, as far as they are not there."""
+    os.makedirs(path, exist_ok=True)
 
 
 def rename_directory(source: str, target: str) -> bool:
@@ -391,12 +390,3 @@ def lock_directory(path: str) -> int | None:
         os.close(fd)
         raise
     return fd
-
-
-def same_directory(fd: int, path: str) -> bool:
-    """Whether the descriptor is this directory: between open and flock somebody may have moved it."""
-    try:
-        here, there = os.fstat(fd), os.stat(path, follow_symlinks=False)
-    except OSError:
-        return False
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)

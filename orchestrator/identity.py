@@ -1,7 +1,7 @@
 """Who a process is, so that nobody is mistaken for another after pids were used again (faults 12, 60).
 
-A pid alone says nothing. With the raw start ticks of /proc/PID/stat, the boot id and the pid namespace it names one process
-for ever; the host tells which machine to ask.
+A pid alone says nothing. With the raw start ticks of /proc/PID/stat, the boot id and the pid namespace it names one
+process for ever; the host tells which machine to ask.
 """
 
 from __future__ import annotations

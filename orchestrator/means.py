@@ -1,7 +1,7 @@
 """Which means of the operating system are used: each can be switched off, and has a plain fallback.
 
-`ORCHESTRATOR_WITHOUT` names those to do without, separated by commas: `cgroup`, `subreaper`, `pidfd`, `exchange`, `proc`,
-`inotify`. What is not there at all (macOS has none of them) is off by itself. Workers inherit the choice.
+`ORCHESTRATOR_WITHOUT` names those to do without, separated by commas: `cgroup`, `subreaper`, `pidfd`, `exchange`,
+`proc`, `inotify`. What is not there at all (macOS has none of them) is off by itself. Workers inherit the choice.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from orchestrator.core.model import Containment, Launch, WorkerExit
 class Engine(Protocol):
     """Where workers run.
 
-    Promise: when `wait` or `end` returns, nothing of that worker can still write to its workspace. `start` and `wait` are
-    two calls, so that a coordinator can leave (its wait is cancelled) while its worker goes on, and another can wait for
-    a worker it did not start.
+    Promise: when `wait` or `end` returns, nothing of that worker can still write to its workspace. `start` and `wait`
+    are two calls, so that a coordinator can leave (its wait is cancelled) while its worker goes on, and another can
+    wait for a worker it did not start.
     """
 
     def containment(self) -> Containment:

@@ -52,9 +52,9 @@ async def run(
     """Run a command, stdin from /dev/null, and return when its whole tree is gone.
 
     `sink` gets its output, both streams, as it comes. Over `timeout` seconds, or when cancelled: SIGTERM to its process
-    group, `grace_seconds`, then SIGKILL to all of its tree. What it left in the background is ended as well. With `cgroup`
-    (a name that does not exist yet) no process of it can escape; without, one that opens its own session lives until its
-    worker's guard ends. Raises OSError when it cannot be started.
+    group, `grace_seconds`, then SIGKILL to all of its tree. What it left in the background is ended as well. With
+    `cgroup` (a name that does not exist yet) no process of it can escape; without, one that opens its own session lives
+    until its worker's guard ends. Raises OSError when it cannot be started.
     """
     if cgroup and containment.make(cgroup):
         argv = ["/bin/sh", "-c", _JOIN, cgroup, *argv]

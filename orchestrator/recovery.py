@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import files, store
 from orchestrator.core import lifecycle
@@ -24,8 +24,8 @@ class Recovery:
     """What `recover` does, or would do, with one task.
 
     action: `alive` (left alone), `resumed` (or begun: its first attempt), `ended`, `waits` (for a decision; the reason
-    names the verb), `failed` (its budget is spent: the end is recorded), `cancelled`, `damaged` (the reason says what is
-    wrong and what is done).
+    names the verb), `failed` (its budget is spent: the end is recorded), `cancelled`, `damaged` (the reason says what
+    is wrong and what is done).
     """
 
     id: str
@@ -40,6 +40,12 @@ def inspect(where: Paths) -> Recovery:
     if end is not None:
         return Recovery(where.task_id, "ended", None, str(end["outcome"]))
     return _judge(where, store.look(where, with_face=False))
+
+
+def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
+    """What is said of a task that an error keeps from going on."""
+    what = error.what if isinstance(error, OrchestratorError) else f"{error.strerror or error}"
+    return Recovery(where.task_id, "damaged", None, what)
 
 
 def claim(where: Paths) -> tuple[Recovery, int | None]:
@@ -106,7 +112,8 @@ def _judge(where: Paths, seen: Look) -> Recovery:
 
 def _alive(seen: Look) -> Recovery:
     attempt = seen.snapshot.attempt
-    assert attempt is not None and attempt.identity is not None
+    assert attempt is not None
+    assert attempt.identity is not None
     where = f"worker {attempt.identity.pid} (attempt {attempt.number})"
     if seen.alive is None:
         where += f" on {attempt.identity.host}, which cannot be asked from here"
@@ -139,8 +146,21 @@ def bury(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | None) -
     known = seen is not None and seen.run == last.run
     exit_ = seen if known and seen is not None else WorkerExit(last.run, None)
     outcome = lifecycle.outcome_of(task.snapshot, exit_)
-    fields = {"exit": exit_.code, "signal": exit_.signal}
+    if task.snapshot.end is not None:  # it died between the end and `closed`: what comes before that is ours to write
+        task.show_end()
+        task.write_retro()
+    fields: dict[str, Any] = {"exit": exit_.code, "signal": exit_.signal}
+    if exit_.code is None and exit_.signal is None:
+        fields["last_sign"] = _last_sign(task, last)
     task.close_attempt(outcome, **{k: v for k, v in fields.items() if v is not None})
+
+
+def _last_sign(task: TaskWriter, last: AttemptState) -> str | None:
+    """When a worker whose end nobody saw last wrote to its logs, or to the file of a step it was in."""
+    cut_off = [state for state in task.snapshot.steps.values() if state.open_run == last.run]
+    paths = [task.where.log(last.number, "out"), task.where.log(last.number, "err"), *map(task.steps.path, cut_off)]
+    times = [os.path.getmtime(path) for path in paths if os.path.exists(path)]
+    return store.timestamp(max(times)) if times else None
 
 
 def conclude(task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
@@ -182,4 +202,3 @@ def last_words(where: Paths, attempt: int) -> str:
         return ""
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""
-

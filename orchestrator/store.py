@@ -298,7 +298,12 @@ def last_lines(where: Paths) -> list[dict[str, Any]]:
 def ended_by_tail(where: Paths) -> dict[str, Any] | None:
     """The `end` entry when the journal's last two lines are `end` and `closed` of one run: nothing came after."""
     lines = last_lines(where)
-    if len(lines) != 2 or lines[0]["kind"] != "end" or lines[1]["kind"] != "closed" or lines[0]["run"] != lines[1]["run"]:
+    if (
+        len(lines) != 2
+        or lines[0]["kind"] != "end"
+        or lines[1]["kind"] != "closed"
+        or lines[0]["run"] != lines[1]["run"]
+    ):
         return None
     return lines[0]
 
@@ -309,9 +314,7 @@ def _ended_row(where: Paths) -> Row | None:
     if end is None or not said:
         return None
     steps = said.get("steps", {})
-    return Row(
-        where.task_id, said["name"], end["outcome"], int(steps.get("done", 0)), sum(steps.values()), end["at"]
-    )
+    return Row(where.task_id, said["name"], end["outcome"], int(steps.get("done", 0)), sum(steps.values()), end["at"])
 
 
 def rows(root: str) -> Iterator[Row]:

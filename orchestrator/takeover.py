@@ -14,9 +14,9 @@ from orchestrator.writer import TaskWriter
 def take_over(where: Paths, clock: Clock) -> TaskWriter:
     """Begin to hold a task whose lock the caller has and whose last worker is dead.
 
-    Temporaries are swept (a displaced edit in one is merged), a torn or holed tail of the journal is cut off, what cannot
-    be read is set aside and made again from what is left, edits of task.md are taken over. `notices` of the writer say
-    what was done. Raises Damaged when neither journal nor face can be read; OSError as it comes.
+    Temporaries are swept (a displaced edit in one is merged), a torn or holed tail of the journal is cut off, what
+    cannot be read is set aside and made again from what is left, edits of task.md are taken over. `notices` of the
+    writer say what was done. Raises Damaged when neither journal nor face can be read; OSError as it comes.
     """
     stamp = timestamp(clock()).replace(":", "")
     for _ in files.sweep(where.inner, where.logs, where.results):
@@ -61,8 +61,8 @@ def _fold(data: bytes) -> tuple[list[bytes], Snapshot]:
 def _sound_journal(where: Paths, stamp: str) -> tuple[list[bytes], Snapshot, list[str]]:
     """The good lines of the journal, which on return are all that the file holds.
 
-    After an attempt that did not close, the prefix is copied to a new file, synced and renamed, even if it looks whole: what
-    a page cache shows after a failed sync need not be on the disk.
+    After an attempt that did not close, the prefix is copied to a new file, synced and renamed, even if it looks whole:
+    what a page cache shows after a failed sync need not be on the disk.
     """
     try:
         data = files.read(where.journal)
@@ -76,15 +76,15 @@ def _sound_journal(where: Paths, stamp: str) -> tuple[list[bytes], Snapshot, lis
     notices: list[str] = []
     if reading.damaged:
         files.replace(f"{where.journal}.damaged-{stamp}", data, sync=True)
-        notices.append(f"line {reading.damaged[0]} of the journal is damaged: the good lines were kept, a copy lies beside it")
+        notices.append(
+            f"line {reading.damaged[0]} of the journal is damaged: the good lines were kept, a copy lies beside it"
+        )
     if reading.damaged or reading.torn or snapshot.unclosed is not None:
         files.replace(where.journal, b"".join(lines), sync=True)
     return lines, snapshot, notices
 
 
-def _sound_face(
-    where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]
-) -> tuple[Checklist, bytes | None]:
+def _sound_face(where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]) -> tuple[Checklist, bytes | None]:
     """task.md as it lies; one that is gone or unreadable is made again from the journal, and the old one set aside."""
     try:
         text = files.read(where.task_md)

@@ -22,8 +22,8 @@ def create(root: str, spec: TaskSpec, clock: Clock, template: str | None = None)
     """Make the workspace of a new task and take its lock. Returns its paths and the lock's descriptor.
 
     It is staged beside the tasks and then renamed, durably: a task exists whole or not at all, and nobody can start it
-    before its maker lets go of the lock. Raises RootUnusable when the root cannot be had or written; OSError (a full disk)
-    as it comes, and then nothing of the task is left.
+    before its maker lets go of the lock. Raises RootUnusable when the root cannot be had or written; OSError (a full
+    disk) as it comes, and then nothing of the task is left.
     """
     open_root(root)
     staging = os.path.join(root, _STAGING + secrets.token_hex(8))
@@ -68,13 +68,15 @@ def _fill(root: str, staging: str, spec: TaskSpec, clock: Clock, template: str |
 def _first_free(root: str, at: datetime) -> int:
     """One more than the highest number of this second that is there."""
     second = names.task_id(at, 0)[:-3]
-    return 1 + max((int(n[len(second) :]) for n in os.listdir(root) if n.startswith(second) and names.is_task_id(n)), default=0)
+    return 1 + max(
+        (int(n[len(second) :]) for n in os.listdir(root) if n.startswith(second) and names.is_task_id(n)), default=0
+    )
 
 
 def open_root(root: str) -> None:
     """Make the root if it is not there. Raises RootUnusable."""
     try:
-        os.makedirs(root, exist_ok=True)
+        files.make_directories(root)
     except OSError as error:
         raise _unusable(root, error) from error
 

@@ -1,7 +1,7 @@
 """The hand of the lock's holder: the journal first, then the step file, then the mark in task.md.
 
-Whoever holds a task's lock, coordinator or worker, changes the task through one TaskWriter and nothing else does. All of it
-is plain blocking code: a commit is one append and one sync, and takes less than a hop to another thread.
+Whoever holds a task's lock, coordinator or worker, changes the task through one TaskWriter and nothing else does. All
+of it is plain blocking code: a commit is one append and one sync, and takes less than a hop to another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from orchestrator.core.lifecycle import FACE, check_transition, end_summary
 from orchestrator.core.model import (
     INLINE_RESULT_BYTES,
     Announcement,
-    Checkpoint,
     Effect,
     Json,
     Output,
@@ -31,7 +30,7 @@ from orchestrator.core.model import (
     TaskStatus,
 )
 from orchestrator.errors import Damaged
-from orchestrator.face import Face, StepFiles
+from orchestrator.face import Face, StepFiles, block_text
 from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of, timestamp
 
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -174,9 +173,11 @@ class TaskWriter:
         state = self.snapshot.steps.get(label)
         if state is not None:
             check_transition(state.status, StepStatus.WORKING, label)
-        self.record("running", sync=effect == Effect.ONCE, step=label, **said, **{"try": number}, effect=effect, args=args)
+        self.record(
+            "running", sync=effect == Effect.ONCE, step=label, **said, **{"try": number}, effect=effect, args=args
+        )
         state = self.snapshot.steps[label]
-        self.steps.append(state, stepfile.render_checkpoint(self._block(state, "running")))
+        self.steps.append(state, block_text(state, "running"))
         self._face.show(state, after)
         self.settle()
         return state
@@ -188,7 +189,7 @@ class TaskWriter:
     def raised(self, label: str, error: StepError) -> None:
         state = self.snapshot.steps[label]
         self.record("raised", sync=False, step=label, **{"try": state.tries}, error=error.to_json())
-        self.steps.append(state, stepfile.render_checkpoint(self._block(state, "raised")))
+        self.steps.append(state, block_text(state, "raised"))
 
     def interrupted(self, label: str, why: str) -> None:
         """The try was stopped on purpose; it is refunded and runs again when work goes on."""
@@ -223,7 +224,7 @@ class TaskWriter:
         if by_hand:
             fields["by_hand"] = True
         self.record("commit", sync=True, **fields)
-        self.steps.append(state, stepfile.render_checkpoint(self._block(state, status.value)))
+        self.steps.append(state, block_text(state, status.value))
         self._face.show(state, None)
 
     def _store_result(self, label: str, result: Json) -> dict[str, Any]:
@@ -260,23 +261,6 @@ class TaskWriter:
                 f"the result of step {state.label!r} cannot be read: {path}",
                 f"order it anew: write `[redo] {state.label}` into {self.where.task_md}",
             ) from error
-
-    def _block(self, state: StepState, status: str) -> Checkpoint:
-        return Checkpoint(
-            state.id.name,
-            status,
-            state.id.n,
-            state.id.key,
-            state.attempt,
-            state.tries,
-            state.at,
-            state.effect,
-            state.args,
-            state.result if state.result_file is None else {"file": state.result_file},
-            state.error,
-            None,
-            tuple(Output(o["path"], o["size"], o["sha256"]) for o in state.outputs),
-        )
 
     # -- the face ----------------------------------------------------------------------------------------------
 
@@ -380,8 +364,8 @@ class TaskWriter:
         self.complete_step_files()
         self.record("end", sync=True, outcome=said.status, announcement=announcement_to_json(said), **fields)
         self.show_end()
-        self.close_attempt(said.status)
         self.write_retro()
+        self.close_attempt(said.status)  # last: whoever finds it need not look whether the rest is there
 
     def write_retro(self) -> None:
         """Write task-retro.md. It is made from the journal and can be made again: its failure fails nothing."""
@@ -402,13 +386,7 @@ class TaskWriter:
             self.settle(sync=True)
 
     def complete_step_files(self) -> None:
+        """Put back the blocks that an agent or a crash took from the step files, and make them durable."""
         for state in self.snapshot.steps.values():
             if state.tries or state.status.finished:
-                self.steps.complete(state, [self._block_of_commit(state)])
-                with contextlib.suppress(FileNotFoundError):
-                    files.sync_file(self.steps.path(state))
-
-    def _block_of_commit(self, state: StepState) -> Checkpoint:
-        status = "running" if state.status is StepStatus.WORKING else state.status.value
-        return self._block(state, status)
-
+                self.steps.complete(state)

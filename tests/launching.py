@@ -6,13 +6,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
 import psutil
+from kit import until
 
 from orchestrator import containment, files, identity, workspace
 from orchestrator.core.journal import AttemptState
@@ -67,16 +68,6 @@ class Attempt:
 
 def is_alive(pid: int) -> bool:
     return identity.of(pid) is not None
-
-
-async def until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
-    """Return what the condition gives as soon as it is true; TimeoutError with `what` was waited for."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:g} s: {what}")
-        await anyio.sleep(0.005)
-    return found
 
 
 def make_task(root: Path, skill: str, limits: Limits = LIMITS, **args: Any) -> Paths:

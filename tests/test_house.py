@@ -30,18 +30,31 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "ports": ("errors", "core"),
     "config": ("errors",),
     "means": ("errors",),
-    "watching": ("errors",),
+    "watching": ("errors", "means"),
     "files": ("errors", "means"),
-    "process": ("errors", "core", "files", "means"),
+    "identity": ("errors", "core", "means"),
+    "containment": ("errors", "core", "means"),
+    "process": ("errors", "core", "files", "means", "containment"),
     "sandbox": ("errors", "core", "files"),
-    "workspace": ("errors", "core", "files"),
-    "store": ("errors", "core", "files"),
+    "templates": ("errors",),
+    "store": ("errors", "core", "files", "identity"),
+    "face": ("errors", "core", "files"),
+    "writer": ("errors", "core", "files", "store", "face", "templates"),
+    "takeover": ("errors", "core", "files", "store", "writer"),
+    "recovery": ("errors", "core", "files", "store", "writer"),
+    "workspace": ("errors", "core", "files", "store"),
     "agents": ("errors", "core", "ports"),
-    "engines": ("errors", "core", "ports", "process", "means"),
+    "engines": ("errors", "core", "ports", "process", "means", "files", "identity", "containment"),
     "notify": ("errors", "core", "ports", "process"),
-    "worker": ("errors", "core", "ports", "config", "store", "process", "sandbox", "worker"),
+    "worker": (
+        *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "identity"),
+        *("process", "sandbox", "worker"),
+    ),
     "worker.guard": (),  # a process of its own that writes capped logs: starts at once, imports nothing of ours
-    "coordinator": ("errors", "core", "ports", "config", "store", "workspace", "watching"),
+    "coordinator": (
+        *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "recovery"),
+        *("workspace", "watching"),
+    ),
     "announce": ("errors", "core", "ports", "config", "store", "workspace"),
     "sessions": ("errors", "core", "ports", "files", "coordinator", "sessions"),
     "report": ("errors", "core", "store", "report"),
@@ -53,7 +66,10 @@ DOORS: dict[str, tuple[str, ...]] = {
         *("worker", "worker.guard", "compose"),
     ),
     "mcp_server": ("compose", "config", "errors", "core", "store", "report"),
-    "cli": ("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
+    "cli": (
+        *("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
+        *("files", "identity", "containment", "recovery", "workspace", "templates"),
+    ),
     "__init__": ("compose", "config", "coordinator", "core", "errors", "ports", "worker"),
 }
 ROOMS["compose"] = tuple(
@@ -77,10 +93,9 @@ LAZY_IN_CORE = {"pydantic": "core.spec"}
 WRITERS: dict[str, tuple[str, str]] = {
     "files": ("*", "it is the file layer"),
     "worker.guard": ("*", "writes the capped logs from a process of its own, which has no imports"),
-    "process": (
-        "open os.open os.write os.mkdir os.rmdir .mkdir .rmdir .write_text",
-        "cgroup control files, not on a disk",
-    ),
+    "containment": ("open os.mkdir os.rmdir", "cgroup control files, not on a disk"),
+    "worker.checklist_runner": ("os.write", "a command's output, to the worker's own stdout"),
+    "worker.__main__": ("open", "stdout and stderr, which have become pipes"),
     "skills": ("*", "a skill's own files in its workspace"),
 }
 OS_WRITES = frozenset(
@@ -505,7 +520,7 @@ PLANTED: list[tuple[Callable[[Module], Iterator[str]], str, str]] = [
             "def f(path): path.open('wb')",
         )
     ],
-    (writing, "process", "import os\nos.replace('a', 'b')"),
+    (writing, "containment", "import os\nos.replace('a', 'b')"),
     (names, "worker.utils", ""),
     (names, "base", ""),
     (names, "core._helpers", ""),
@@ -540,7 +555,7 @@ HARMLESS_SOURCES: list[tuple[Callable[[Module], Iterator[str]], str, str]] = [
     (writing, "store", "def f(text, path): text.replace('a', 'b'); path.open(); path.read_text()"),
     (writing, "store", "import shutil, webbrowser\nshutil.which('git')\nwebbrowser.open('https://example.org')"),
     (writing, "files", "import os\nos.replace('a', 'b')"),
-    (writing, "process", "def f(group): (group / 'cgroup.kill').write_text('1')"),
+    (writing, "containment", "def f(group): open(f'{group}/cgroup.kill', 'w')"),
     (names, "core.database", ""),
     (sizes, "store", "def f():\n" + "    x = 1\n" * (FUNCTION_LINES - 1)),
     (leftovers, "skills.report", "MARK = 'TO' 'DO'\nx = 'FIXME'"),

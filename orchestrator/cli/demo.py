@@ -1,12 +1,14 @@
 """The `demo` command: a real task, killed in the middle of a step, shown as it lies, recovered, and checked.
 
-The verdict is computed from what is on disk after the kill and at the end; nothing in it is said because it should be so.
+The verdict is computed from what is on disk after the kill and at the end; nothing in it is said because it should be
+so.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -14,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-import anyio.to_thread
 
 from orchestrator import containment, identity, store
 from orchestrator.cli.demo_screen import Screen
@@ -23,7 +24,7 @@ from orchestrator.cli.progress import Progress
 from orchestrator.compose import Coordinator, resolve
 from orchestrator.core import stepfile
 from orchestrator.core.journal import AttemptState, Snapshot, StepState
-from orchestrator.core.model import Announcement, Containment, StepStatus
+from orchestrator.core.model import Announcement, Containment, Identity, StepStatus
 from orchestrator.errors import UsageError
 from orchestrator.store import Look, Paths, look
 from orchestrator.watching import Watch
@@ -32,6 +33,9 @@ _SKILL = "orchestrator.skills.repo_report:repo_report"
 
 #: How many steps are to be done before the kill.
 _DONE_BEFORE = 2
+
+#: How often it is looked whether the killed worker is gone.
+_LOOK_SECONDS = 0.005
 
 #: Of the report, so many lines are shown.
 _HEAD_LINES = 15
@@ -42,8 +46,8 @@ Entry = Mapping[str, Any]
 def run_demo(root: str | None, path: str | None) -> int:
     """Run the demonstration. Returns 0 only if every check held.
 
-    root: where the task lies; None is a new temporary directory, which is kept. path: the tree to report on; None is the
-    interpreter's own standard library. Raises UsageError when `path` is no directory.
+    root: where the task lies; None is a new temporary directory, which is kept. path: the tree to report on; None is
+    the interpreter's own standard library. Raises UsageError when `path` is no directory.
     """
     tree = os.path.abspath(path or sysconfig.get_paths()["stdlib"])
     if not os.path.isdir(tree):
@@ -55,11 +59,11 @@ def run_demo(root: str | None, path: str | None) -> int:
 async def _story(root: str, tree: str, screen: Screen) -> int:
     screen.title(
         "Killed in the middle, and nothing lost",
-        f"A skill of six steps reads {tree} and writes a report on it. Its worker process is killed with SIGKILL in the "
-        "middle of a step; then the task is recovered.",
+        f"A skill of six steps reads {tree} and writes a report on it. Its worker process is killed with SIGKILL in "
+        "the middle of a step; then the task is recovered.",
     )
     progress = Progress()
-    screen.chapter("Start", f"orchestrator spawn repo_report --arg path={tree}")
+    screen.chapter("Start", f"orchestrator spawn repo_report \\\n    --arg path={tree}")
     where, attempt = await _start(root, tree)
     assert attempt.identity is not None
     screen.say(f"{where.task_id}, worker process {attempt.identity.pid}")
@@ -75,7 +79,7 @@ async def _story(root: str, tree: str, screen: Screen) -> int:
     _show_the_end(where, said, screen)
     ended = _evidence(where)
     screen.chapter("What was run, by the journal", f"cat {where.task_id}/.task/journal.jsonl")
-    screen.table(("Step", "Begun", "Done", "Tries"), [_row(ended, label) for label in ended.snapshot.order])
+    screen.table(("Step", "Begun", "Done", "By attempt"), [_row(ended, label) for label in ended.snapshot.order])
     found = list(_checks(where, attempt, step, killed, ended, said))
     screen.checks(found)
     good = all(holds for holds, _ in found)
@@ -96,6 +100,8 @@ async def _start(root: str, tree: str) -> tuple[Paths, AttemptState]:
             while True:
                 attempt = look(where).snapshot.attempt
                 if attempt is not None and attempt.identity is not None:
+                    if identity.alive(attempt.identity):
+                        os.kill(attempt.identity.pid, signal.SIGSTOP)  # until we look at it step by step
                     return where, attempt
                 await changes.next()
 
@@ -114,17 +120,15 @@ async def _kill_in_the_middle(
                 working.update(_last_note(seen))
 
             step = await hold_in_a_step(where, who, after=_DONE_BEFORE, show=show)
-    except BaseException:
-        await anyio.to_thread.run_sync(containment.end, Containment(attempt.token, attempt.cgroup), abandon_on_cancel=True)
+    except BaseException:  # nobody looks after this worker: it must not outlive a demonstration that was broken off
+        containment.end(Containment(attempt.token, attempt.cgroup))
         raise
     if step is None:
         return None
     screen.chapter("Kill", f"kill -KILL {who.pid}")
     if identity.alive(who):  # it is held, so this stays true until the signal
-        os.kill(who.pid, 9)
-    guard = attempt.guard or who
-    while identity.alive(who) or identity.alive(guard):
-        await anyio.sleep(0.005)
+        os.kill(who.pid, signal.SIGKILL)
+    await _gone(who, attempt.guard or who)
     note = _last_note(look(where))
     screen.say(
         f"Worker {who.pid} died in the middle of {step.label!r}"
@@ -134,10 +138,15 @@ async def _kill_in_the_middle(
     return step
 
 
+async def _gone(*processes: Identity) -> None:
+    while any(map(identity.alive, processes)):  # noqa: ASYNC110 - they are no children of ours to wait for
+        await anyio.sleep(_LOOK_SECONDS)
+
+
 async def _recover(root: str, where: Paths, screen: Screen, progress: Progress) -> Announcement:
     async with Coordinator(root, orphans="stop") as coordinator:
         for found in await coordinator.recover([where.task_id]):
-            screen.say(f"{found.action}: {found.reason}")
+            screen.say(f"▶ {found.reason}" if found.action == "resumed" else f"{found.action}: {found.reason}")
         with screen.working() as working:
             async with anyio.create_task_group() as group:
                 group.start_soon(_follow, where, screen, progress, working)
@@ -221,7 +230,7 @@ def _evidence(where: Paths) -> _Evidence:
 def _row(evidence: _Evidence, label: str) -> tuple[str, ...]:
     attempts = [evidence.entries[i]["run"].rpartition(".")[2] for i in evidence.begun(label)]
     ways = ["killed"] * (len(attempts) - 1) + ["done" if evidence.done(label) else "not done"]
-    tries = ", ".join(f"attempt {a}: {way}" for a, way in zip(attempts, ways, strict=False))
+    tries = ", ".join(f"{a}: {way}" for a, way in zip(attempts, ways, strict=False))
     return label, str(len(evidence.begun(label))), str(len(evidence.done(label))), tries
 
 
@@ -232,7 +241,10 @@ def _checks(
     before = [label for label in labels if killed.done(label)]
     again = [label for label in labels if ended.done(label) and ended.begun(label)[-1] > ended.done(label)[0]]
     kept = len(killed.entries)
-    yield len(before) >= _DONE_BEFORE and not killed.done(step.label), f"it was killed after {len(before)} finished steps"
+    yield (
+        len(before) >= _DONE_BEFORE and not killed.done(step.label),
+        f"it was killed after {len(before)} finished steps",
+    )
     yield not list(containment.marked(first.token)), "nothing of the killed worker is alive"
     yield (
         not again and all(len(ended.begun(label)) == 1 for label in before),
@@ -249,7 +261,10 @@ def _checks(
         f"files of finished steps were not touched: {', '.join(killed.files)}",
     )
     yield said.ok and ended.snapshot.end is not None, f"the task announced its end: {said.status}"
-    yield os.path.getsize(where.step("report.md")) > 0 if os.path.exists(where.step("report.md")) else False, "report.md is there"
+    yield (
+        os.path.getsize(where.step("report.md")) > 0 if os.path.exists(where.step("report.md")) else False,
+        "report.md is there",
+    )
 
 
 def _verdict(good: bool, step: StepState, killed: _Evidence, ended: _Evidence) -> str:
@@ -257,7 +272,7 @@ def _verdict(good: bool, step: StepState, killed: _Evidence, ended: _Evidence) -
         return "Not every check held. The task's directory shows what happened."
     done = sum(map(_is_done, killed.entries))
     return (
-        f"{done} steps were done when the worker died, and none of them was run again. Only {step.label!r}, which was cut "
-        f"off, began anew; the {len(ended.snapshot.order) - done - 1} steps after it followed. Had the whole machine gone "
-        "down, the same command would have gone on at the same place."
+        f"{done} steps were done when the worker died, and none of them was run again. Only {step.label!r}, which was "
+        f"cut off, began anew; the {len(ended.snapshot.order) - done - 1} steps after it followed. The kill cost what "
+        "had been done of that one step, and nothing else."
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
-from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -35,13 +34,17 @@ class Screen:
 
     def title(self, text: str, about: str) -> None:
         self._out.print()
-        self._out.print(Panel(Text(about), title=f"[bold]{text}[/]", padding=(0, 1)) if self._nice else f"{text}\n\n{about}")
+        self._out.print(
+            Panel(Text(about), title=f"[bold]{text}[/]", padding=(0, 1)) if self._nice else f"{text}\n\n{about}"
+        )
 
     def chapter(self, text: str, command: str) -> None:
         self._chapter += 1
         heading = f"{self._chapter}  {text}"
         self._out.print()
-        self._out.print(Rule(Text(heading, "bold"), align="left", style="bright_black") if self._nice else f"== {heading}")
+        self._out.print(
+            Rule(Text(heading, "bold"), align="left", style="bright_black") if self._nice else f"== {heading}"
+        )
         self._out.print(Text(f"$ {command}", "bright_black"), soft_wrap=True)
 
     def say(self, text: str, *, wrap: bool = True) -> None:
@@ -54,9 +57,11 @@ class Screen:
 
     def file(self, text: str) -> None:
         if self._nice:
-            self._out.print(Panel(_marked(text.rstrip("\n")), box=box.ROUNDED, border_style="bright_black", expand=False))
+            self._out.print(
+                Panel(_marked(text.rstrip("\n")), box=box.ROUNDED, border_style="bright_black", expand=False)
+            )
         else:
-            self._out.print(Padding(Text(text.rstrip("\n")), (0, 0, 0, 4)))
+            self._out.print(Text(textwrap.indent(text.rstrip("\n"), "    ")), soft_wrap=True)
 
     def markdown(self, text: str) -> None:
         self._out.print(Markdown(text) if self._nice else Text(text.rstrip("\n")), soft_wrap=not self._nice)
@@ -107,7 +112,7 @@ class _Spinner:
             self._update(Text(text, "bright_black"))
 
 
-def _marked(text: str) -> Text | Syntax:
+def _marked(text: str) -> Text:
     """A checklist with its tags in colour."""
     shown = Text(text)
     shown.highlight_regex(r"^\[(working done|start done|end)\]", "green")

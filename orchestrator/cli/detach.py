@@ -59,7 +59,9 @@ def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool,
         workspace.sweep_staging(root)
     found = [_one(where, dry_run) for where in wheres]
     if and_wait:
-        _wait([where for where, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")])
+        _wait(
+            [where for where, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")]
+        )
     if as_json:
         click.echo(json.dumps([{"id": r.id, "action": r.action, "step": r.step, "reason": r.reason} for r in found]))
     else:
@@ -77,8 +79,7 @@ def _one(where: Paths, dry_run: bool) -> Recovery:
             start_supervisor(where, lock)
         return said
     except (OSError, OrchestratorError) as error:
-        what = error.what if isinstance(error, OrchestratorError) else f"{error.strerror or error}"
-        return Recovery(where.task_id, "damaged", None, what)
+        return recovery.failed(where, error)
 
 
 def _print(found: Sequence[Recovery], root: str, dry_run: bool) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 import anyio
+import anyio.lowlevel
 import psutil
 
 from orchestrator import identity
@@ -19,13 +20,12 @@ from orchestrator.store import Look, Paths, look
 _SHORTEST, _LONGEST = 0.001, 0.05
 
 
-async def hold_in_a_step(
-    where: Paths, who: Identity, *, after: int, show: Callable[[Look], None]
-) -> StepState | None:
+async def hold_in_a_step(where: Paths, who: Identity, *, after: int, show: Callable[[Look], None]) -> StepState | None:
     """Return with the worker stopped by SIGSTOP inside a step: begun, not done, with `after` steps done before it.
 
-    The first such step is let run until it has noted something; if it ends without, the next one will do. `show` is given
-    every look. None when the worker ended first; cancelled, or when `show` raises, the worker goes on.
+    The first such step is let run until it has noted something; if it ends without, the next one will do. `show` is
+    given every look. None when the worker ended first. The worker may be stopped already; when this is cancelled, or
+    `show` raises, it goes on.
     """
     slice_seconds, size, waited_for = _SHORTEST, -1, ""
     while identity.alive(who):
@@ -40,13 +40,14 @@ async def hold_in_a_step(
             step = _open_step(seen, after)
             if step is not None:
                 waited_for = waited_for or step.label
-                caught = step.label != waited_for or _has_notes(where, step)
+                last = step.label == seen.snapshot.order[-1]
+                caught = last or step.label != waited_for or _has_notes(where, step)
                 if caught:
                     return step
         finally:
             if not caught and identity.alive(who):
                 os.kill(who.pid, signal.SIGCONT)
-        now = os.path.getsize(where.journal)
+        now = os.stat(where.journal).st_size
         slice_seconds, size = (_SHORTEST if now != size else min(2 * slice_seconds, _LONGEST)), now
     return None
 
@@ -56,7 +57,7 @@ async def _stopped(who: Identity) -> bool:
     while identity.alive(who):
         if psutil.Process(who.pid).status() == psutil.STATUS_STOPPED:
             return True
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
     return False
 
 

@@ -24,7 +24,11 @@ def root_option(command: Callable[..., Any]) -> Callable[..., Any]:
             context.find_root().obj = value
 
     option = click.option(
-        "--root", metavar="DIR", callback=remember, expose_value=False, help="Where the tasks are [default: workspaces]."
+        "--root",
+        metavar="DIR",
+        callback=remember,
+        expose_value=False,
+        help="Where the tasks are [default: workspaces].",
     )
     return option(command)
 
@@ -45,8 +49,8 @@ def root() -> str:
 def cli() -> None:
     """Delegate heavy work to worker processes that can be killed at any moment and lose nothing.
 
-    Every step of a task is done once: kill the worker, the coordinator, the machine; `recover` goes on at the first step
-    that is not done.
+    Every step of a task is done once: kill the worker, the coordinator, the machine; `recover` goes on at the first
+    step that is not done.
     """
 
 
@@ -59,9 +63,15 @@ def command(name: str | None = None, **more: Any) -> Callable[[Callable[..., Any
 
 def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--deaths", type=click.IntRange(1), help="Attempts that may die in a row without a finished step [3]."),
-        click.option("--env", "env", multiple=True, metavar="KEY=VALUE", help="Set in the worker's environment. Repeatable."),
-        click.option("--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument; VALUE is JSON, or else text."),
+        click.option(
+            "--deaths", type=click.IntRange(1), help="Attempts that may die in a row without a finished step [3]."
+        ),
+        click.option(
+            "--env", "env", multiple=True, metavar="KEY=VALUE", help="Set in the worker's environment. Repeatable."
+        ),
+        click.option(
+            "--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument; VALUE is JSON, or else text."
+        ),
         click.option("--name", help="The task's name, for people [default: the worker's]."),
         click.argument("worker"),
     ):
@@ -99,8 +109,8 @@ def _value(text: str) -> Any:
 def run(worker: str, name: str | None, args: Any, env: Any, deaths: int | None, as_json: bool) -> int:
     """Start a task and wait for its end, showing what happens.
 
-    WORKER is `module:function` or `file.py:function` (an async function), the name of an installed skill, or a steps file
-    (.yaml).
+    WORKER is `module:function` or `file.py:function` (an async function), the name of an installed skill, or a steps
+    file (.yaml).
     """
     from orchestrator.cli.progress import run_task
 
@@ -205,8 +215,8 @@ def result(task: str, as_path: bool) -> None:
 def recover(tasks: tuple[str, ...], dry_run: bool, and_wait: bool, as_json: bool) -> int:
     """Go on with every task (or those named) that has no worker, at its first unfinished step.
 
-    Prints a line for each: alive (left alone), resumed, ended, waits (for a decision), failed, or damaged. What is resumed
-    runs detached, as with `spawn`.
+    Prints a line for each: alive (left alone), resumed, ended, waits (for a decision), failed, or damaged. What is
+    resumed runs detached, as with `spawn`.
     """
     from orchestrator.cli.detach import recover_all
 
@@ -258,11 +268,15 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         code = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads any more: no complaint at exit either
+        from orchestrator import files
+
+        os.dup2(files.open_log(os.devnull), 1)  # nobody reads any more: no complaint at exit either
         code = 141
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        code = _fail(f"{where}{error.strerror or error}", _HINTS.get(error.errno or 0, "nothing was lost; try again"), 74)
+        code = _fail(
+            f"{where}{error.strerror or error}", _HINTS.get(error.errno or 0, "nothing was lost; try again"), 74
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 

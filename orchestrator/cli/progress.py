@@ -70,12 +70,18 @@ class Progress:
             if self._seen.get(label) != now:
                 self._seen[label] = now
                 if state.status is not StepStatus.PENDING:
-                    yield self._line(label, state.status, state.tries, state.error.message if state.error else state.why)
+                    yield self._line(
+                        label, state.status, state.tries, state.error.message if state.error else state.why
+                    )
 
     def _line(self, label: str, status: StepStatus, tries: int, more: str) -> str:
         mark, colour = MARKS[status]
         now = time.monotonic()
-        took = f"  {duration(now - self._since[label])}" if status is not StepStatus.WORKING and label in self._since else ""
+        took = (
+            f"  {duration(now - self._since[label])}"
+            if status is not StepStatus.WORKING and label in self._since
+            else ""
+        )
         if status is StepStatus.WORKING:
             self._since[label] = now
         again = f"  (try {tries})" if tries > 1 and status is StepStatus.WORKING else ""

@@ -143,7 +143,9 @@ def result_path(root: str, task_id: str) -> str:
         raise TaskNotFound(f"{task_id} has not ended: it is {seen.state}", f"wait for it: orchestrator wait {task_id}")
     path = f"{seen.where.results}/result.json"  # not the path in the announcement: the root may have been moved
     if said.result is None or not os.path.exists(path):
-        raise TaskNotFound(f"{task_id} has no result: {said.summary.splitlines()[0]}", f"see: orchestrator show {task_id}")
+        raise TaskNotFound(
+            f"{task_id} has no result: {said.summary.splitlines()[0]}", f"see: orchestrator show {task_id}"
+        )
     return path
 
 

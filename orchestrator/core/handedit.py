@@ -1,7 +1,7 @@
 """What a person or an agent changed in task.md, told from what the journal knows. Pure.
 
-The rules are those of the protocol, section 5: a commit beats any tag; `[working done]` without a commit is done by hand;
-`[skipped]`, `[redo]`, new lines and a new order are taken over; a vanished line drops nothing.
+The rules are those of the protocol, section 5: a commit beats any tag; `[working done]` without a commit is done by
+hand; `[skipped]`, `[redo]`, new lines and a new order are taken over; a vanished line drops nothing.
 """
 
 from __future__ import annotations

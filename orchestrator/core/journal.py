@@ -1,10 +1,11 @@
 """The commit log: its lines as text, and their fold into a Snapshot.
 
 A line is one JSON object, closed by a CRC-32 of all that stands before it. Lines are only ever appended. What a reader
-makes of a file is total: every sequence of bytes gives a snapshot, a length up to which it is sound, and what is damaged.
+makes of a file is total: every sequence of bytes gives a snapshot, a length up to which it is sound, and what is
+damaged.
 
-Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named by its label; `name`, `n`, `key` and `file`
-are written only where they differ from what the label says):
+Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named by its label; `name`, `n`, `key` and
+`file` are written only where they differ from what the label says):
 
     attempt      token, cgroup, deaths                   a worker is about to be started
     started      worker, guard                           its first act: the identities of its two processes
@@ -18,7 +19,7 @@ are written only where they differ from what the label says):
     order        steps                                   a person gave the steps a new order
     redo         step, why                               a person reopened a step (and with it an ended task)
     end          outcome, announcement                   the task has ended
-    closed       outcome, announcement?, exit?           the attempt has ended; an attempt without it died
+    closed       outcome, announcement?, exit?, …        the attempt has ended; an attempt without it died
     rebuilt      generation, attempt                     the log was lost and made again from the face
 """
 
@@ -183,7 +184,7 @@ class Snapshot:
         return found
 
     def apply(self, entry: Entry) -> bool:
-        """Fold one entry in. False when it does not count: its attempt was replaced, or its number was there already."""
+        """Fold one entry in. False when it does not count: its attempt was replaced, or it was there already."""
         run = str(entry["run"])
         seq = int(entry.get("seq", 0))
         if seq <= self.seq.get(run, 0) or self._replaced(run, entry):

@@ -99,8 +99,8 @@ def next_action(
 ) -> Ended | Start | Finish | Wait:
     """What may happen to a task whose last worker is dead and closed, and whose lock we hold.
 
-    `cancel` is the id of a cancel request not yet handled; `deaths` the budget of attempts that may die in a row, when it
-    is to be another than the one the last attempt was started with.
+    `cancel` is the id of a cancel request not yet handled; `deaths` the budget of attempts that may die in a row, when
+    it is to be another than the one the last attempt was started with.
     """
     if snapshot.end is not None:
         return Ended(str(snapshot.end["outcome"]))
@@ -145,7 +145,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Raise the error it failed with. `commit` when the journal does not have it yet (the budget ran out by a death)."""
+    """Raise the error it failed with. `commit`: the journal does not have it yet (the worker died before)."""
 
     error: StepError
     commit: bool

@@ -16,7 +16,8 @@ _STRICT: dict[str, str] = {"extra": "forbid"}
 #: What JSON can hold; results and arguments of steps are made of it.
 Json = Any
 
-#: Results up to this many bytes (as JSON) lie in the journal; larger ones in a file of `results/` (protocol, section 2).
+#: Results up to this many bytes (as JSON) lie in the journal; larger ones in a file of `results/` (protocol, section
+#: 2).
 INLINE_RESULT_BYTES = 64 * 1024
 
 

@@ -1,7 +1,7 @@
 """The retrospect of one task: computed from its journal, rendered by a template. Pure; no model takes part.
 
-Times are in seconds. What a crash cost is the time from the beginning of a try to its worker's end, where somebody saw that
-end, else to the worker's last sign of life.
+Times are in seconds. What a crash cost is the time from the beginning of a try to its worker's end, where somebody saw
+that end, else to the worker's last sign of life.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def analyse(entries: Iterable[Mapping[str, Any]]) -> Retro:
             retro.attempts += 1
             closed = 0.0
         elif kind == "closed":
-            seen = at if "exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS else alive
+            seen = _end_of_worker(entry, at, alive)
             closed = closed or seen
             retro.deaths += entry["outcome"] in DEATHS and entry.get("death", True)
             _lose(open_tries, seen)
@@ -95,6 +95,14 @@ def analyse(entries: Iterable[Mapping[str, Any]]) -> Retro:
     if not retro.seconds:
         retro.seconds = alive - begun
     return retro
+
+
+def _end_of_worker(entry: Mapping[str, Any], at: float, alive: float) -> float:
+    """When the worker of a `closed` line ended: then, if somebody saw it; else its last sign of life."""
+    if "exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS:
+        return at
+    sign = entry.get("last_sign")
+    return max(alive, min(at, datetime.fromisoformat(str(sign)).timestamp())) if sign else alive
 
 
 def _seconds(entry: Mapping[str, Any]) -> float:
@@ -191,8 +199,8 @@ def _crash_cost(retro: Retro) -> str:
     begun_again = [s.name for s in retro.steps.values() if any(t.how == "lost" for t in s.tries)]
     names = ", ".join(f"`{_cell(n)}`" for n in begun_again) or "no step"
     return (
-        f"{died}. {_time(retro.lost)} of work was lost and done again ({names}); {_time(retro.waiting)} passed before the "
-        f"next worker began. Finished steps run again: {retro.run_twice}."
+        f"{died}. {_time(retro.lost)} of work was lost and done again ({names}); {_time(retro.waiting)} passed before "
+        f"the next worker began. Finished steps run again: {retro.run_twice}."
     )
 
 

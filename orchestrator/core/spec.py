@@ -33,7 +33,7 @@ def _lean(value: Any) -> Json:
         found = {}
         for f in dataclasses.fields(value):
             here = getattr(value, f.name)
-            default = f.default if f.default is not dataclasses.MISSING else f.default_factory  # type: ignore[misc]
+            default = f.default if f.default is not dataclasses.MISSING else f.default_factory
             default = default() if callable(default) else default
             if f.name in ("schema", "kind", "worker", "name") or here != default:
                 found[f.name] = _lean(here)
@@ -58,7 +58,9 @@ def parse_steps(text: str, source: str, *, name: str | None = None, limits: Limi
     """
     data, node = _yaml(text, source)
     if not isinstance(data, dict):
-        raise BadSpec(f"{source}:1: a steps file is a mapping with the key `steps`", f"it may have: {', '.join(FILE_KEYS)}")
+        raise BadSpec(
+            f"{source}:1: a steps file is a mapping with the key `steps`", f"it may have: {', '.join(FILE_KEYS)}"
+        )
     for key in data:
         if key not in FILE_KEYS:
             line = _line(node, (key,))
@@ -96,7 +98,9 @@ def _check_steps(spec: TaskSpec, source: str, node: yaml.Node | None) -> None:
                 "run: [program, argument]   or   shell: one command line",
             )
         if step.retries < 0 or (step.timeout is not None and step.timeout <= 0):
-            raise BadSpec(f"{source}:{line}: step {step.name!r}: timeout and retries are positive", "timeout is in seconds")
+            raise BadSpec(
+                f"{source}:{line}: step {step.name!r}: timeout and retries are positive", "timeout is in seconds"
+            )
         for path in step.outputs:
             if path.startswith("/") or ".." in path.split("/"):
                 raise BadSpec(
@@ -114,7 +118,8 @@ def _validate(data: Any, source: str, node: yaml.Node | None) -> TaskSpec:
     import pydantic
 
     try:
-        return _adapter().validate_python(data)
+        found: TaskSpec = _adapter().validate_python(data)
+        return found
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = tuple(part for part in first["loc"])
@@ -150,12 +155,14 @@ def _yaml(text: str, source: str) -> tuple[Any, yaml.Node | None]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return yaml.load(text, Loader=loader), yaml.compose(text, Loader=loader)  # noqa: S506 - both are safe
+        return yaml.load(text, Loader=loader), yaml.compose(text, Loader=loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise BadSpec(f"{source}:{line}: not YAML: {problem}", "mend the line, or compare with the example in README.md") from None
+        raise BadSpec(
+            f"{source}:{line}: not YAML: {problem}", "mend the line, or compare with the example in README.md"
+        ) from None
 
 
 def _line(node: Any, where: tuple[Any, ...]) -> int:

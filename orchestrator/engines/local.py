@@ -16,7 +16,7 @@ import anyio.to_thread
 
 from orchestrator import containment, files, identity, means
 from orchestrator.core.journal import AttemptState
-from orchestrator.core.model import Containment, Launch, WorkerExit
+from orchestrator.core.model import Containment, Identity, Launch, WorkerExit
 from orchestrator.errors import Unkillable
 
 #: Between two looks at a process that the kernel cannot tell us about (no pidfd).
@@ -40,7 +40,7 @@ class LocalEngine:
         if child is not None:
             await _process_ended(child.pid, lambda: child.poll() is not None)
             code = child.wait()
-            del self._children[attempt.run]
+            self._children.pop(attempt.run, None)  # another may have waited as well
             await self._confirm(attempt)
             return WorkerExit(attempt.run, code if code >= 0 else None, -code if code < 0 else None)
         guard = attempt.guard or attempt.identity
@@ -51,7 +51,7 @@ class LocalEngine:
 
     async def end(self, attempt: AttemptState, grace_seconds: float) -> None:
         with anyio.CancelScope(shield=True):
-            guard = attempt.guard or attempt.identity
+            guard = attempt.guard or attempt.identity or self._just_started(attempt.run)
             if guard is not None and identity.alive(guard):
                 containment.send(guard.pid, signal.SIGTERM)
                 containment.send(guard.pid, signal.SIGCONT)
@@ -59,6 +59,11 @@ class LocalEngine:
                 with anyio.move_on_after(2 * grace_seconds + 1):
                     await _process_ended(guard.pid, lambda: identity.alive(guard) is not True)
             await self._confirm(attempt)
+
+    def _just_started(self, run: str) -> Identity | None:
+        """A worker of ours that has not said yet who it is; so young, its environment may still be unreadable."""
+        child = self._children.get(run)
+        return identity.of(child.pid) if child is not None and child.poll() is None else None
 
     async def _confirm(self, attempt: AttemptState) -> None:
         held = Containment(attempt.token, attempt.cgroup)
@@ -106,6 +111,10 @@ def _spawn(launch: Launch) -> subprocess.Popen[bytes]:
             pass_fds=(launch.lock_fd,),
             start_new_session=True,
         )
+    except OSError:
+        if cgroup:
+            containment.kill_cgroup(cgroup, 0.0)
+        raise
     finally:
         os.close(errors)
 
@@ -121,6 +130,5 @@ async def _process_ended(pid: int, ended: Callable[[], bool]) -> None:
                 return
             finally:
                 os.close(fd)
-    while not ended():
+    while not ended():  # noqa: ASYNC110 - the kernel has no event for it
         await anyio.sleep(_LOOK_SECONDS)
-

@@ -1,5 +1,6 @@
-"""The worker process: `python -m orchestrator.worker '{…}'`. The guard is forked off before anything heavy is imported."""
+"""The worker process: `python -m orchestrator.worker '{…}'`. The guard is forked off before any heavy import."""
 
+import contextlib
 import json
 import os
 import sys
@@ -38,10 +39,8 @@ def main() -> None:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError):  # the skill closed it
                 stream.flush()
-            except (OSError, ValueError):
-                pass  # the skill closed it
         os._exit(code)  # threads that a cancelled step left must not keep us
 
 

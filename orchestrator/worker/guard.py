@@ -1,14 +1,15 @@
 """The guard: a small process around every worker, which holds when the worker itself is stuck or dead.
 
-It is forked off before anything heavy is imported. Worker and guard share the descriptor that carries the task's lock, so
-the lock is free only when both are gone, and the guard goes last: after it has ended every process the worker left. So a
-free lock says that nothing of the worker can still write, whether or not a coordinator lives.
+It is forked off before anything heavy is imported. Worker and guard share the descriptor that carries the task's lock,
+so the lock is free only when both are gone, and the guard goes last: after it has ended every process the worker left.
+So a free lock says that nothing of the worker can still write, whether or not a coordinator lives.
 
 * It reads the worker's stdout and stderr and writes them to files of bounded size, head and tail kept (fault 64). The
-  worker never dies of a closed pipe: if its guard is killed, the kernel kills it too (PR_SET_PDEATHSIG), or, where there
-  is none, a thread that waits for the guard's end of a pipe.
+  worker never dies of a closed pipe: if its guard is killed, the kernel kills it too (PR_SET_PDEATHSIG), or, where
+  there is none, a thread that waits for the guard's end of a pipe.
 * SIGTERM and SIGINT are passed on; after the grace the worker gets SIGKILL. So it does after its life's limit.
-* It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by `cgroup.kill`.
+* It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by
+  `cgroup.kill`.
 
 Nothing here imports more than it must: the guard lives as long as the worker does.
 """
@@ -21,13 +22,15 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long the end of the tree may take before the guard gives up and says so by its exit code.
 _CLEAN_SECONDS = 10.0
+#: How long output is still taken after the end of the tree: a pipe's content comes at once.
+_DRAIN_SECONDS = 1.0
 UNCLEAN = 113
 
 
@@ -44,7 +47,8 @@ class Settings(NamedTuple):
 def enter(settings: Settings) -> None:
     """Fork. Returns in the worker; the guard never returns: it exits as the worker did.
 
-    The exit code is the worker's, or the guard dies of the same signal; 113 when processes are left that cannot be ended.
+    The exit code is the worker's, or the guard dies of the same signal; 113 when processes are left that cannot be
+    ended.
     """
     if settings.cgroup:
         with contextlib.suppress(OSError):
@@ -68,19 +72,22 @@ def enter(settings: Settings) -> None:
     for fd in (wake, waker):
         os.set_blocking(fd, False)
     try:
-        logs = [_Log(settings.out, out_read, settings.output_bytes), _Log(settings.err, err_read, settings.output_bytes)]
+        logs = [
+            _Log(settings.out, out_read, settings.output_bytes),
+            _Log(settings.err, err_read, settings.output_bytes),
+        ]
         _guard(pid, logs, wake, waker, settings)
     finally:
         os._exit(UNCLEAN)
 
 
-def _become_worker(out: int, err: int, lifeline: int, guard: int, prctl: object) -> None:
+def _become_worker(out: int, err: int, lifeline: int, guard: int, prctl: Callable[..., int] | None) -> None:
     os.setpgid(0, 0)  # so that the group can be ended without the guard
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.close(out)
     os.close(err)
-    if callable(prctl):
+    if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != guard:
             os._exit(UNCLEAN)
@@ -115,7 +122,7 @@ def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings
 def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int:
     """Pump output until the worker has ended. Returns its wait status."""
     reading = {log.source: log for log in logs}
-    while True:
+    while (status := _reap(pid)) is None:
         ready, _, _ = select.select([wake, *reading], [], [], stop.timeout())
         stop.enforce()
         for fd in ready:
@@ -123,9 +130,7 @@ def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int:
                 _drain(wake)
             elif not reading[fd].pump():
                 del reading[fd]
-        status = _reap(pid)
-        if status is not None:
-            return status
+    return status
 
 
 def _reap(pid: int) -> int | None:
@@ -170,7 +175,7 @@ class _Stop:
 
 
 class _Log:
-    """One stream into one file: the head is kept, of the rest the newest. A full disk loses output, never the worker."""
+    """One stream into one file: the head is kept, of the rest the newest. A full disk loses output only."""
 
     def __init__(self, path: str, source: int, limit: int) -> None:
         self.source = source
@@ -218,8 +223,12 @@ class _Log:
         self._said = len(said)
 
     def finish(self) -> None:
-        """Take what is still in the pipe (its writers are dead) and bring the file under its limit."""
-        while select.select([self.source], [], [], 0)[0] and self.pump():
+        """Take what is still in the pipe and bring the file under its limit.
+
+        Its writers are dead; one that got away (docs/isolation.md) and never stops writing is not listened to for ever.
+        """
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while select.select([self.source], [], [], 0)[0] and self.pump() and time.monotonic() < deadline:
             pass
         with contextlib.suppress(OSError):
             if self._fd >= 0 and self._size > self._head + self._tail + 200:
@@ -234,11 +243,12 @@ def _end_the_rest(worker: int, settings: Settings) -> bool:
     if settings.cgroup and _leave(settings.cgroup):
         _empty_cgroup(settings.cgroup, deadline)
     pause = 0.001
+    rest = _children if settings.subreaper else _marked
     while time.monotonic() < deadline:
-        children = list(_children())
-        if not children:
+        left = list(rest())
+        if not left:
             return True
-        for pid in children:
+        for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         _reap(-1)
@@ -254,6 +264,17 @@ def _children() -> Iterator[int]:
             yield from map(int, file.read().split())
     except OSError:
         return  # without /proc the process group was all there is
+
+
+def _marked() -> Iterator[int]:
+    """Without the subreaper: every other process that carries our token in its environment."""
+    mark = b"ORCHESTRATOR_TOKEN=" + os.environb.get(b"ORCHESTRATOR_TOKEN", b"")
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and int(name) != os.getpid():
+                with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        yield int(name)
 
 
 def _leave(cgroup: str) -> bool:
@@ -312,10 +333,11 @@ def _write(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-def _prctl() -> object:
+def _prctl() -> Callable[..., int] | None:
     try:
         import ctypes
 
-        return ctypes.CDLL(None).prctl
+        prctl: Callable[..., int] = ctypes.CDLL(None).prctl
+        return prctl
     except (ImportError, OSError, AttributeError):
         return None

@@ -147,7 +147,9 @@ class _Attempt:
         traceback.print_exception(error)
         if task.todos:
             return await self._todo_raised(task, first[0])
-        return self._end(Outcome.FAILED, f"the skill raised {_said(first[0])}", hint=_LOGS.format(self._writer.where.task_id))
+        return self._end(
+            Outcome.FAILED, f"the skill raised {_said(first[0])}", hint=_LOGS.format(self._writer.where.task_id)
+        )
 
     async def _by_kind(self, task: Task, error: Exception) -> int:
         self._interrupt_open("the skill ended")
@@ -192,7 +194,9 @@ class _Attempt:
                 self._writer.commit(state.label, StepStatus.SKIPPED, why=why)
         return self._end(Outcome.COMPLETED, "", result=path)
 
-    def _end(self, outcome: Outcome, reason: str, *, hint: str = "", result: str | None = None, error_class: str = "") -> int:
+    def _end(
+        self, outcome: Outcome, reason: str, *, hint: str = "", result: str | None = None, error_class: str = ""
+    ) -> int:
         self._interrupt_open("the skill ended")
         said = self._writer.announcement(outcome, reason, hint=hint, result=result)
         self._writer.end(said, **({"error_class": error_class} if error_class else {}))

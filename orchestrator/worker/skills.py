@@ -42,9 +42,7 @@ def _checked(found: Any, reference: str) -> Skill:
     if found is None:
         raise UnknownSkill(f"{reference}: there is no such function", "name it as module:function")
     if not inspect.iscoroutinefunction(found):
-        raise UnknownSkill(
-            f"{reference} is not an async function", "a skill is written `async def skill(task, ...)`"
-        )
+        raise UnknownSkill(f"{reference} is not an async function", "a skill is written `async def skill(task, ...)`")
     skill: Skill = found
     return skill
 

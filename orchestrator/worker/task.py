@@ -45,7 +45,7 @@ class Task:
         self._running: set[tuple[str, str | None]] = set()
         self._cursor: str | None = None
         self._settling = False
-        self._random = random.Random()  # noqa: S311 - jitter
+        self._random = random.Random()
 
     # -- what a skill calls ------------------------------------------------------------------------------------
 
@@ -65,13 +65,13 @@ class Task:
 
         fn is async, or sync and then run in a thread. Its result is JSON and comes back as JSON has it (a tuple as a
         list), at first and on every replay. `key` tells steps of one name apart that run at once. A try that raises is
-        tried again up to `retries` times; over `timeout` seconds it counts as raised (a thread cannot be ended: then the
-        worker is ended, and the next one goes on). `outputs` are files of the workspace that must be there before the
-        commit. With `effect="once"`, a try whose end is not known is never repeated: `check(*args)` says Done(result),
-        False (not done) or None (unknown), and only raising NotDone allows another try.
+        tried again up to `retries` times; over `timeout` seconds it counts as raised (a thread cannot be ended: then
+        the worker is ended, and the next one goes on). `outputs` are files of the workspace that must be there before
+        the commit. With `effect="once"`, a try whose end is not known is never repeated: `check(*args)` says
+        Done(result), False (not done) or None (unknown), and only raising NotDone allows another try.
 
-        Raises StepFailed when it failed for good, StepConflict when it is done with other arguments, StepUncertain when a
-        person must say whether a `once` step took effect. Cancelling leaves the step to be run again.
+        Raises StepFailed when it failed for good, StepConflict when it is done with other arguments, StepUncertain when
+        a person must say whether a `once` step took effect. Cancelling leaves the step to be run again.
         """
         effect = _effect(effect)
         with self._name_taken(name, key) as step_id:
@@ -81,8 +81,9 @@ class Task:
     def todo(self, name: str, *, key: str | None = None, effect: str = "idempotent", retries: int = 2) -> _Todo:
         """`async for step in task.todo(name):` runs the body when the step is not done, else passes over it.
 
-        What the body sets as `step.result` is committed when it ends. A body that raises ends this run of the skill; it is
-        tried again, from the top, up to `retries` times. Leaving the body by `break` or `return` leaves the step undone.
+        What the body sets as `step.result` is committed when it ends. A body that raises ends this run of the skill; it
+        is tried again, from the top, up to `retries` times. Leaving the body by `break` or `return` leaves the step
+        undone.
         """
         return _Todo(self, name, key, _effect(effect), retries)
 
@@ -236,7 +237,9 @@ class Task:
             result = steps.storable(said.result) if isinstance(said, Done) else None
             outputs = steps.verify(str(self.workspace), call.outputs)
             with self._disk():
-                self._writer.commit(state.label, StepStatus.DONE, result=result, outputs=outputs, why="its check said so")
+                self._writer.commit(
+                    state.label, StepStatus.DONE, result=result, outputs=outputs, why="its check said so"
+                )
             self._settle_soon()
         elif said is False:
             error = StepError("runtime", "NotDone", "its check said that it did not take effect")
@@ -279,7 +282,7 @@ class Task:
             raise
 
     def _settle_soon(self) -> None:
-        """Write task.md at the next turn of the loop: the mark of the next step is written with it, if one begins now."""
+        """Write task.md at the next turn of the loop: with the mark of the next step, if one begins now."""
         if not self._settling:
             self._settling = True
             asyncio.get_running_loop().call_soon(self._settle)

@@ -1,0 +1,107 @@
+"""A file layer that dies at one operation: it stands in for `os` inside `orchestrator.files`, in a worker of the tests.
+
+The directory named by ORCHESTRATOR_TEST_DEATH, outside of every workspace, has the `order`: a phase, its occurrence,
+and whether the process dies before the operation, after it, or (a write) in the middle. `log` gets the phase of every
+operation, `hit` says that the order was carried out, and `gate`, if it is there, is a fifo whose reader goes on when it
+is closed.
+
+A phase is `<kind of the last journal line>: <operation> <file>`; so `commit: swap task.md` is the exchange after a
+commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "ORCHESTRATOR_TEST_DEATH"
+
+_PATHS = ("open", "rename", "unlink", "mkdir")
+_DESCRIPTORS = ("write", "fsync", "ftruncate")
+_KIND = re.compile(rb'"kind":"(\w+)"')
+
+
+class DyingLayer:
+    """Looks like `os`. What changes a file is counted by its phase; the one that was ordered is the last."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log = os.open(directory / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            self._order = json.loads((directory / "order").read_bytes())
+        except FileNotFoundError:
+            self._order = None
+        if (directory / "hit").exists():  # this life is the one after
+            self._order = None
+        self._kind = "started"
+        self._seen: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in (*_PATHS, *_DESCRIPTORS):
+            return real
+
+        def operation(*args: Any, **more: Any) -> Any:
+            if name == "open" and not args[1] & os.O_CREAT:
+                return real(*args, **more)
+            half = (lambda: real(args[0], args[1][: len(args[1]) // 2])) if name == "write" else None
+            return self.do(self._phase(name, args), lambda: real(*args, **more), half)
+
+        return operation
+
+    def do(self, phase: str, act: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        os.write(self._log, phase.encode() + b"\n")
+        nth = self._seen[phase] = self._seen.get(phase, 0) + 1
+        wanted = self._order is not None and self._order[:2] == [phase, nth]
+        if wanted and self._order[2] == "before":
+            self._die()
+        if wanted and self._order[2] == "half":
+            assert half is not None
+            half()
+            self._die()
+        result = act()
+        if wanted:
+            self._die()
+        return result
+
+    def _die(self) -> None:
+        (self._directory / "hit").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def phase_of(self, operation: str, path: str) -> str:
+        name = os.path.basename(path)
+        if name.endswith(".md") and not name.endswith(("task.md", "task-retro.md")):
+            name = "step file"
+        return f"{self._kind}: {operation} {name}"
+
+    def _phase(self, operation: str, args: tuple[Any, ...]) -> str:
+        if operation in _PATHS:
+            return self.phase_of(operation, os.fspath(args[0]))
+        path = os.readlink(f"/proc/self/fd/{args[0]}")
+        if operation == "write" and path.endswith("/journal.jsonl"):
+            found = _KIND.search(bytes(args[1]))
+            self._kind = found[1].decode() if found else self._kind
+        elif os.path.isdir(path):
+            path = "directory"
+        return self.phase_of(operation, path)
+
+
+def install() -> None:
+    """Put the layer in place when the environment orders it, then wait at the gate."""
+    directory = Path(os.environ.get(VARIABLE, "/nonexistent"))
+    if not directory.is_dir():
+        return
+    from orchestrator import files
+
+    layer = DyingLayer(directory)
+    swap, datasync = files._swap, files._datasync
+    files.os = layer  # type: ignore[assignment]
+    files._swap = lambda one, other: layer.do(layer.phase_of("swap", other), lambda: swap(one, other))
+    files._datasync = lambda fd: layer.do(layer.phase_of("sync", "journal.jsonl"), lambda: datasync(fd))
+    if (directory / "gate").exists() and not (directory / "hit").exists():
+        (directory / "gate").read_bytes()

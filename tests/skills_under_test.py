@@ -1,0 +1,214 @@
+"""Skills that the tests spawn. What their steps do is written to a ledger outside of the product."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any, NoReturn
+
+import dying
+
+from orchestrator import Done, Step, StepFailed, current_step
+
+dying.install()
+
+STEPS = ("gather", "sort", "measure", "collect (all)", "draw", "report")
+
+
+class Entries:
+    """What a step writes into the ledger: one write a line, at once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, text: str) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(fd, f"{text}\n".encode())
+        os.close(fd)
+
+    def began(self, step: Step | None = None) -> None:
+        step = step or current_step()
+        self.write(f"{step.label} began {step.try_number}")
+
+    def ended(self, step: Step | None = None) -> None:
+        self.write(f"{(step or current_step()).label} ended")
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("a SIGKILL came back")
+
+
+def labour(rounds: int) -> str:
+    """Work that takes its time without waiting for anything; some 10 ms for 20,000 rounds."""
+    return hashlib.pbkdf2_hmac("sha256", b"work", b"", rounds).hex() if rounds else ""
+
+
+async def six_steps(task: Any, ledger: str, rounds: int = 0) -> dict[str, Any]:
+    """Sync and async steps, a large result, notes, and a report at the end."""
+    entries = Entries(ledger)
+
+    def plain(value: Any) -> Any:
+        entries.began()
+        labour(rounds)
+        current_step().note(f"thought about {current_step().name}")
+        entries.ended()
+        return value
+
+    async def awaited(value: Any) -> Any:
+        return plain(value)
+
+    def report(found: Any) -> str:
+        entries.began()
+        labour(rounds)
+        (task.workspace / "report.md").write_text("".join(f"- {len(str(item))} {item!s:.20}\n" for item in found))
+        entries.ended()
+        return "report.md"
+
+    await task.plan(STEPS[:3])
+    found = [await task.step("gather", awaited, ["b", "a"])]
+    found.append(await task.step("sort", awaited, sorted(found[0])))
+    found.append(await task.step("measure", plain, len(found[1])))
+    found.append(await task.step("collect (all)", plain, "large " * 20_000))
+    async for step in task.todo("draw"):
+        entries.began(step)
+        labour(rounds)
+        entries.ended(step)
+        step.result = "drawn"
+    await task.step("report", report, found, outputs=["report.md"])
+    return {"report": "report.md", "found": found[:3]}
+
+
+# -- budgets ---------------------------------------------------------------------------------------------------------
+
+
+async def dies_at_two(task: Any, ledger: str) -> None:
+    entries = Entries(ledger)
+
+    def one() -> None:
+        entries.began()
+
+    def two() -> None:
+        entries.began()
+        die()
+
+    await task.step("one", one)
+    await task.step("two", two)
+
+
+async def dies_twice_a_step(task: Any, ledger: str) -> str:
+    """Each of three steps kills its worker twice, and is done the third time."""
+    entries = Entries(ledger)
+
+    def third_time() -> None:
+        entries.began()
+        if current_step().try_number < 3:
+            die()
+
+    for name in ("one", "two", "three"):
+        await task.step(name, third_time)
+    return "through"
+
+
+async def raises(task: Any, ledger: str, die_at_try: int = 0, retries: int = 2) -> None:
+    """A step that always raises, but for one try that is cut off by its worker's death."""
+    entries = Entries(ledger)
+
+    def wrong() -> None:
+        entries.began()
+        if current_step().try_number == die_at_try:
+            die()
+        raise ValueError(f"wrong at try {current_step().try_number}")
+
+    await task.step("wrong", wrong, retries=retries)
+
+
+async def leaves(task: Any, ledger: str, code: int = 0, times: int = 99) -> str:
+    """The process exits in the middle of a step, without a word about it, in its first `times` lives."""
+    entries = Entries(ledger)
+
+    def go() -> None:
+        entries.began()
+        if task.attempt <= times:
+            os._exit(code)
+
+    await task.step("go", go)
+    return "stayed"
+
+
+async def raises_outside(task: Any, ledger: str) -> None:
+    await task.step("one", Entries(ledger).began)
+    raise LookupError("nothing there\nand a second line")
+
+
+async def goes_on_without(task: Any, ledger: str, deaths: int = 0) -> str:
+    """A step fails for good, the skill takes note of it and goes on; then its worker dies in its first lives."""
+    entries = Entries(ledger)
+
+    def wrong() -> None:
+        entries.began()
+        raise ValueError("no")
+
+    def rest() -> None:
+        entries.began()
+        if task.attempt <= deaths:
+            die()
+
+    try:
+        await task.step("extra", wrong, retries=0)
+    except StepFailed as failed:
+        entries.write(f"caught {failed.step}")
+    await task.step("rest", rest)
+    return "without extra"
+
+
+# -- many hands ------------------------------------------------------------------------------------------------------
+
+
+async def waits_in_two(task: Any, ledger: str, gate: str) -> str:
+    """The second step waits until the gate, a fifo, is opened and closed."""
+    entries = Entries(ledger)
+
+    def two() -> None:
+        entries.began()
+        Path(gate).read_bytes()
+
+    await task.step("one", entries.began)
+    await task.step("two", two)
+    return "through"
+
+
+async def leaves_a_grandchild(task: Any, ledger: str, gate: str) -> None:
+    entries = Entries(ledger)
+
+    def start() -> None:
+        subprocess.Popen(["sh", "-c", "setsid sleep 300 & exit 0"]).wait()  # its parent is gone, its session its own
+        entries.began()
+        Path(gate).read_bytes()
+
+    await task.step("start", start)
+
+
+CHECKS: dict[str, Any] = {
+    "done": lambda: Done("sent by the first try"),
+    "true": lambda: True,
+    "not done": lambda: False,
+    "unknown": lambda: None,
+    "broken": lambda: 1 / 0,
+}
+
+
+async def sends_once(task: Any, ledger: str, check: str = "") -> Any:
+    """A step that must not happen twice; its first try is cut off by SIGKILL."""
+    entries = Entries(ledger)
+
+    def send() -> str:
+        entries.began()
+        if current_step().try_number == 1:
+            die()
+        return "sent by a later try"
+
+    return await task.step("send", send, effect="once", check=CHECKS.get(check))
