@@ -97,8 +97,21 @@ def _reference(function: Callable[..., Any]) -> str:
             "define the skill at the top of a module",
         )
     if function.__module__ == "__main__":
-        return f"{os.path.abspath(inspect.getfile(function))}:{function.__qualname__}"
+        return f"{_main_place(function)}:{function.__qualname__}"
     return f"{function.__module__}:{function.__qualname__}"
+
+
+def _main_place(function: Callable[..., Any]) -> str:
+    """Where a worker finds what the running program defines: its module's name under `python -m`, else its file."""
+    spec = sys.modules["__main__"].__spec__
+    if spec is not None:
+        return spec.name
+    try:
+        return os.path.abspath(inspect.getfile(function))
+    except (TypeError, OSError):
+        raise UnknownSkill(
+            f"{function.__qualname__} was typed in and is in no file", "write the skill into a file"
+        ) from None
 
 
 def _located(place: str, function: str) -> tuple[str, str | None]:

@@ -102,6 +102,11 @@ class Coordinator:
         self._group.cancel_scope.cancel()
         try:
             result = await self._group.__aexit__(*error)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) > 1:
+                raise
+            (alone,) = group.exceptions  # what the body raised, or a disk that takes nothing: as it was raised
+            raise alone from alone.__cause__
         finally:
             if self._orphans == "stop":
                 with anyio.CancelScope(shield=True):
@@ -330,10 +335,13 @@ def _told(where: Paths) -> Announcement | None:
 
 
 def _nobody_works(where: Paths) -> bool:
-    """Whether the task is unfinished and its lock free, twice in a row: neither worker nor supervisor is there."""
+    """Whether the task is unfinished and its lock free for half a second: neither worker nor supervisor is there.
+
+    For a shorter time it is free between two attempts, while the supervisor looks for what the last one left.
+    """
     if look(where).alive is not False:
         return False
-    for _ in range(2):
+    for _ in range(10):
         if not _lock_is_free(where):
             return False
         time.sleep(_LOCK_LOOK_SECONDS)

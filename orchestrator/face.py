@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from typing import NamedTuple
 
 from orchestrator import files
 from orchestrator.core import stepfile
@@ -15,10 +16,17 @@ from orchestrator.core.model import Checkpoint, Output, StepStatus, TaskStatus
 from orchestrator.errors import Damaged
 
 
+class Displaced(NamedTuple):
+    """A text of task.md that is not ours, and the one of ours that was edited to become it (None: not known)."""
+
+    text: bytes
+    before: bytes | None
+
+
 class Face:
     """task.md. Marks are changed in memory; `flush` replaces the file, once for all that changed since.
 
-    `flush` gives back the text it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
+    `flush` gives back what it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
     """
 
     __slots__ = ("_dirty", "_index", "_written", "checklist", "path")
@@ -73,14 +81,14 @@ class Face:
             self.checklist.set_end(status is TaskStatus.END)
             self._dirty = True
 
-    def flush(self, *, sync: bool = False) -> bytes | None:
+    def flush(self, *, sync: bool = False) -> Displaced | None:
         if not self._dirty and not sync:
             return None
         data = self.checklist.render()
-        expected = self._written
-        displaced = files.exchange(self.path, data, expected=expected, sync=sync)
+        before = self._written
+        displaced = files.exchange(self.path, data, expected=before, sync=sync)
         self._written, self._dirty = data, False
-        return displaced if displaced is not None and displaced not in (expected, data) else None
+        return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
 
 
 def _mark(status: StepStatus) -> StepStatus:

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from orchestrator import means
 from orchestrator.errors import Damaged, SyncFailed
 
+#: How long two reads of a file that somebody may be saving are apart.
+SETTLE_SECONDS = 0.1
 #: Temporaries begin so: never taken for work's own files, swept under the lock.
 TEMPORARY = ".orchestrator-tmp-"
 
@@ -246,9 +248,9 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
 
 
 def read_settled(path: str, before: bytes | None = None) -> bytes:
-    """Read a file that somebody may be saving right now, until two reads 100 ms apart agree (at most two seconds)."""
+    """Read a file that somebody may be saving right now, until two reads 100 ms apart agree; at most 20."""
     for _ in range(20):
-        time.sleep(0.1)
+        time.sleep(SETTLE_SECONDS)
         now = read(path)
         if now == before:
             break

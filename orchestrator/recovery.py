@@ -38,8 +38,27 @@ def inspect(where: Paths) -> Recovery:
     """Tell what `recover` would do. Takes no lock, writes nothing; total."""
     end = store.ended_by_tail(where)
     if end is not None:
-        return Recovery(where.task_id, "ended", None, str(end["outcome"]))
+        step = _ordered_anew(where)
+        if step is None:
+            return Recovery(where.task_id, "ended", None, str(end["outcome"]))
+        return Recovery(where.task_id, "resumed", step, f"resumed at step {step!r}, which was ordered anew")
     return _judge(where, store.look(where, with_face=False))
+
+
+def _ordered_anew(where: Paths) -> str | None:
+    """The first step that a person marked `[redo]` in the task.md of a task that has ended."""
+    try:
+        data = files.read(where.task_md)
+    except (OSError, Damaged):
+        return None
+    if b"redo" not in data.lower():
+        return None
+    from orchestrator.core.handedit import face_labels  # not for a dry run over thousands
+
+    seen = store.look(where)
+    labels = face_labels(seen.face, seen.snapshot) if seen.face else []
+    steps = seen.face.steps if seen.face else []
+    return next((label for label, step in zip(labels, steps, strict=True) if step.redo), None)
 
 
 def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:

@@ -16,7 +16,7 @@ from orchestrator import files, identity
 from orchestrator.core import journal
 from orchestrator.core.model import Announcement, Outcome, TaskSpec
 from orchestrator.core.names import is_task_id
-from orchestrator.errors import BadSpec, Damaged, TaskNotFound
+from orchestrator.errors import BadSpec, Damaged, RootUnusable, TaskNotFound
 
 if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a task stands
     from orchestrator.core.checklist import Checklist
@@ -86,11 +86,13 @@ def paths(root: str, task_id: str) -> Paths:
 
 
 def task_ids(root: str) -> list[str]:
-    """The ids of all tasks of a root, oldest first. An absent root has none."""
+    """The ids of all tasks of a root, oldest first. An absent root has none. Raises RootUnusable for a file."""
     try:
         names = os.listdir(root)
     except FileNotFoundError:
         return []
+    except NotADirectoryError:
+        raise RootUnusable(f"the root {root} is a file", "name another: --root DIR, or set ORCHESTRATOR_ROOT") from None
     return sorted((n for n in names if is_task_id(n)), key=lambda n: (n[:20], len(n), n))
 
 

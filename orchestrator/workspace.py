@@ -26,22 +26,31 @@ def create(root: str, spec: TaskSpec, clock: Clock, template: str | None = None)
     disk) as it comes, and then nothing of the task is left.
     """
     open_root(root)
-    staging = os.path.join(root, _STAGING + secrets.token_hex(8))
+    staging, lock = _stage(root)
     try:
-        files.make_directory(staging)
-    except OSError as error:
-        raise _unusable(root, error) from error
-    lock = None
-    try:
-        lock = files.lock_directory(staging)
-        assert lock is not None  # nobody else knows the name
         return _fill(root, staging, spec, clock, template), lock
     except BaseException:
-        if lock is not None:
-            os.close(lock)
+        os.close(lock)
         with contextlib.suppress(OSError):
             files.remove_tree(staging)
         raise
+
+
+def _stage(root: str) -> tuple[str, int]:
+    """An empty directory of our own, with its lock."""
+    while True:
+        staging = os.path.join(root, _STAGING + secrets.token_hex(8))
+        try:
+            files.make_directory(staging)
+        except OSError as error:
+            raise _unusable(root, error) from error
+        with contextlib.suppress(FileNotFoundError):
+            lock = files.lock_directory(staging)
+            if lock is not None and os.fstat(lock).st_nlink:
+                return staging, lock
+            if lock is not None:
+                os.close(lock)
+        # Before we had its lock somebody took it for a leftover and swept it: another one.
 
 
 def _fill(root: str, staging: str, spec: TaskSpec, clock: Clock, template: str | None) -> Paths:

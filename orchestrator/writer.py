@@ -270,15 +270,19 @@ class TaskWriter:
             displaced = self._face.flush(sync=sync)
             if displaced is None:
                 return
-            self.take_edits(displaced)
+            self.take_edits(displaced.text, displaced.before)
 
-    def take_edits(self, text: bytes) -> None:
-        """Take over what a person changed in task.md. Everything in it that is no mark is kept byte for byte."""
+    def take_edits(self, text: bytes, before: bytes | None = None) -> None:
+        """Take over what a person changed in task.md. Everything in it that is no mark is kept byte for byte.
+
+        `before` is the text that was edited: a step it did not have yet is not missing from the new order.
+        """
         face = Checklist.parse(text, self.snapshot.steps)
         if face.damaged:
             self._face.take(self._face.checklist, self.snapshot)
             return
-        for edit in handedit.edits(self.snapshot, face):
+        shown = None if before is None else handedit.face_labels(Checklist.parse(before), self.snapshot)
+        for edit in handedit.edits(self.snapshot, face, shown):
             self._take(edit)
         self._face.take(face, self.snapshot)
         if self.snapshot.end is not None:

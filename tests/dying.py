@@ -1,6 +1,6 @@
-"""A file layer that dies at one operation: it stands in for `os` inside `orchestrator.files`, in a worker of the tests.
+"""A file layer that dies at one operation: it stands in for `os` inside `orchestrator.files`, in processes of the tests.
 
-The directory named by ORCHESTRATOR_TEST_DEATH, outside of every workspace, has the `order`: a phase, its occurrence,
+A directory outside of every workspace (ORCHESTRATOR_TEST_DEATH names it to workers) has the `order`: a phase, its occurrence,
 and whether the process dies before the operation, after it, or (a write) in the middle. `log` gets the phase of every
 operation, `hit` says that the order was carried out, and `gate`, if it is there, is a fifo whose reader goes on when it
 is closed.
@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,11 +92,8 @@ class DyingLayer:
         return self.phase_of(operation, path)
 
 
-def install() -> None:
-    """Put the layer in place when the environment orders it, then wait at the gate."""
-    directory = Path(os.environ.get(VARIABLE, "/nonexistent"))
-    if not directory.is_dir():
-        return
+def install(directory: Path) -> None:
+    """Put the layer in place, then wait at the gate."""
     from orchestrator import files
 
     layer = DyingLayer(directory)
@@ -105,3 +103,21 @@ def install() -> None:
     files._datasync = lambda fd: layer.do(layer.phase_of("sync", "journal.jsonl"), lambda: datasync(fd))
     if (directory / "gate").exists() and not (directory / "hit").exists():
         (directory / "gate").read_bytes()
+
+
+def install_as_ordered() -> None:
+    """The same, when the environment says so."""
+    if VARIABLE in os.environ:
+        install(Path(os.environ[VARIABLE]))
+
+
+def supervise() -> int:
+    """A supervisor that dies as ordered: `python dying.py DIRECTORY WORKSPACE LOCK`."""
+    from orchestrator.cli import supervisor
+
+    install(Path(sys.argv.pop(1)))
+    return supervisor.main()
+
+
+if __name__ == "__main__":
+    sys.exit(supervise())

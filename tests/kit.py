@@ -59,13 +59,26 @@ async def let_go(where: Paths) -> None:
 
 @contextlib.contextmanager
 def fifo(path: Path) -> Iterator[Path]:
-    """A gate that stays shut while the block runs, and lets whoever waits there (and nobody after) through behind it."""
+    """A gate that is shut while the block runs; whoever stands there at its end is let go."""
     os.mkfifo(path)
     try:
         yield path
     finally:
-        with contextlib.suppress(OSError):  # nobody waits there
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        _opened(path)
+
+
+def _opened(gate: Path) -> bool:
+    """Open the gate for whoever stands there; False when nobody does."""
+    try:
+        os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+async def open_gate(gate: Path) -> None:
+    """Return when somebody has come to the gate and was let through."""
+    await until(lambda: _opened(gate), f"somebody waits at {gate}")
 
 
 # -- the journal, as it lies -----------------------------------------------------------------------------------------
@@ -118,6 +131,12 @@ def kill(who: Identity) -> None:
     """SIGKILL, to this very process and to no other that has its number."""
     if identity.alive(who):
         containment.send(who.pid, signal.SIGKILL)
+
+
+def kill_worker(where: Paths) -> None:
+    found = identities(where)
+    assert found is not None
+    kill(found[0])
 
 
 async def go_on(coordinator: Coordinator, where: Paths) -> tuple[Recovery, Announcement | None]:

@@ -1,4 +1,4 @@
-"""For tests of what a replay hands back: a skill in a file that can be changed, an attempt that is killed, a recovery."""
+"""For tests of what a replay hands back: a skill that can be changed, an attempt that is killed, a recovery."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from orchestrator import Announcement, Coordinator, identity
 from orchestrator.core.journal import Snapshot
 from orchestrator.store import Paths, look, read_journal
 
 #: What the skills of these tests begin with. `hold` keeps a first attempt from going on until `go` lies there.
-_HEAD = '''\
+_HEAD = """\
 import anyio, json, os
 from orchestrator import Done, NotDone, current_step
 
@@ -40,7 +38,7 @@ async def hold(*_):
         await anyio.sleep_forever()
     return "held"
 
-'''
+"""
 
 
 class SkillFile:
@@ -49,16 +47,18 @@ class SkillFile:
     def __init__(self, directory: Path, ledger: Path) -> None:
         self.path = directory / "skill.py"
         self._ledger = ledger
+        self._writes = 0
 
     def write(self, body: str, above: str = "") -> SkillFile:
         text = _HEAD.format(ledger=str(self._ledger)) + textwrap.dedent(above)
         text += "\nasync def skill(task):\n" + textwrap.indent(textwrap.dedent(body).strip("\n"), "    ") + "\n"
-        text += f"# {os.urandom(2 + self.path.exists()).hex()}\n"  # another size: its .pyc is never taken for this one's
+        self._writes += 1
+        text += "#" * self._writes + "\n"  # another size: its .pyc is never taken for this one's
         self.path.write_text(text, "utf-8")
         return self
 
     async def until(self, root: Path, ledger: Any, text: str) -> Paths:
-        """Spawn it, wait until the ledger has `text`, and kill the worker with its guard. Nobody looks after it then."""
+        """Spawn it, wait until the ledger has `text`, leave it, and kill its worker with the guard."""
         async with Coordinator(root) as coordinator:
             handle = await coordinator.spawn(f"{self.path}:skill", name="replayed")
             await ledger.has(text)

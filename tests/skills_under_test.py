@@ -13,7 +13,7 @@ import dying
 
 from orchestrator import Done, Step, StepFailed, current_step
 
-dying.install()
+dying.install_as_ordered()
 
 STEPS = ("gather", "sort", "measure", "collect (all)", "draw", "report")
 
@@ -144,8 +144,8 @@ async def raises_outside(task: Any, ledger: str) -> None:
     raise LookupError("nothing there\nand a second line")
 
 
-async def goes_on_without(task: Any, ledger: str, deaths: int = 0) -> str:
-    """A step fails for good, the skill takes note of it and goes on; then its worker dies in its first lives."""
+async def goes_on_without(task: Any, ledger: str, lives: int = 0) -> str:
+    """A step fails for good, the skill takes note of it and goes on; then its worker dies in its first `lives`."""
     entries = Entries(ledger)
 
     def wrong() -> None:
@@ -154,7 +154,7 @@ async def goes_on_without(task: Any, ledger: str, deaths: int = 0) -> str:
 
     def rest() -> None:
         entries.began()
-        if task.attempt <= deaths:
+        if task.attempt <= lives:
             die()
 
     try:
@@ -185,7 +185,8 @@ async def leaves_a_grandchild(task: Any, ledger: str, gate: str) -> None:
     entries = Entries(ledger)
 
     def start() -> None:
-        subprocess.Popen(["sh", "-c", "setsid sleep 300 & exit 0"]).wait()  # its parent is gone, its session its own
+        # Its session is its own, and its parent gone. `setsid` execs: the pid stays the same.
+        subprocess.run(["sh", "-c", f"setsid sleep 300 & echo sleeps $! >> '{ledger}'"], check=True)
         entries.began()
         Path(gate).read_bytes()
 

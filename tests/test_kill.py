@@ -1,4 +1,4 @@
-"""A hundred deaths: SIGKILL at every operation of the write order and at random moments, and nothing of the work is lost.
+"""A hundred deaths: SIGKILL at every operation of the write order and at random moments, and nothing is lost.
 
 The seed of the random ones is printed; ORCHESTRATOR_TEST_SEED=<seed> runs the same ones again.
 """
@@ -9,6 +9,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ import pytest
 import skills_under_test
 from conftest import Ledger
 
-from orchestrator import Announcement, Coordinator, store
+from orchestrator import Announcement, Coordinator, identity, recovery, store
+from orchestrator.core import stepfile
 from orchestrator.store import Paths
 
 SEED = int(os.environ.get("ORCHESTRATOR_TEST_SEED") or random.SystemRandom().randrange(10**6))
@@ -101,12 +103,12 @@ async def undisturbed(place: Path, rounds: int = 0) -> Whole:
     return Whole(texts, (death / "log").read_text().splitlines(), os.path.getsize(handle.where.journal))
 
 
-def moments_of_phases(whole: Whole, luck: random.Random) -> list[Moment]:
+def moments_of_phases(phases: Sequence[str], luck: random.Random) -> list[Moment]:
     """Before one operation of every phase, in the middle of one of every kind of write, and after the very last."""
-    counted = Counter(whole.phases)
+    counted = Counter(phases)
     orders = [(phase, luck.randint(1, n), "before") for phase, n in counted.items()]
     orders += [(phase, luck.randint(1, n), "half") for phase, n in counted.items() if ": write " in phase]
-    orders.append((whole.phases[-1], counted[whole.phases[-1]], "after"))
+    orders.append((phases[-1], counted[phases[-1]], "after"))
     return [Moment(number, order) for number, order in enumerate(orders)]
 
 
@@ -118,6 +120,14 @@ def moments_of_chance(whole: Whole, luck: random.Random, numbers: range) -> list
 # -- one moment ------------------------------------------------------------------------------------------------------
 
 
+def ordered(death: Path, order: tuple[str, int, str] | None) -> Path:
+    """The directory that a dying layer reads its order from."""
+    death.mkdir()
+    if order is not None:
+        (death / "order").write_text(json.dumps(order))
+    return death
+
+
 class Trial:
     """One task, killed at one moment, recovered, and looked at."""
 
@@ -127,6 +137,7 @@ class Trial:
         self.root = root
         self.ledger = Ledger(place / "ledger")
         self.committed: set[str] = set()  #: as the journal has it at the kill
+        self.hit = False  #: whether one of the processes that were to be killed was there
         self.entered: dict[str, list[int]] = {}  #: the tries of these, as the ledger has them at the kill
         place.mkdir()
 
@@ -146,26 +157,16 @@ class Trial:
 
     async def die_by_order(self) -> Paths:
         """The worker kills itself at one operation, while nobody is there to start it again."""
-        death = self.place / "death"
-        death.mkdir()
-        (death / "order").write_text(json.dumps(self.moment.order))
+        assert self.moment.order is not None
+        death = ordered(self.place / "death", self.moment.order)
         with kit.fifo(death / "gate") as gate:
             what = kit.spec("six_steps", self.ledger, env={dying.VARIABLE: str(death)})
             where = await kit.start_and_leave(self.root, what)
-            await kit.until(lambda: self.opened(gate), "the worker stands at the gate")
+            await kit.open_gate(gate)
         await kit.let_go(where)
         assert (death / "hit").exists(), "the moment never came"
         self.remember(where)
         return where
-
-    @staticmethod
-    def opened(gate: Path) -> bool:
-        """Whether somebody waits at the gate; opens it for that one."""
-        try:
-            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:
-            return False
-        return True
 
     async def die_by_chance(self) -> Paths:
         """SIGKILL from outside, when the journal has grown to some size."""
@@ -181,22 +182,19 @@ class Trial:
             for who, role in zip(found, ("worker", "guard"), strict=True):
                 if role in self.moment.who:
                     kit.kill(who)
+            self.hit = any(identity.alive(who) is False for who in found)
         if self.moment.who == "supervisor and worker" and found:
             await kit.let_go(where)
             self.remember(where)
-        await self.collected(supervisor)
-        return where
-
-    async def collected(self, supervisor: subprocess.Popen[bytes]) -> None:
-        """Another look at the task by `recover` while the supervisor may be at it, too; then wait for the supervisor."""
         await kit.until(lambda: supervisor.poll() is not None, "the supervisor has ended")
+        return where
 
     def remember(self, where: Paths) -> None:
         self.committed = kit.done_steps(where)
         self.entered = {step: kit.tries(self.ledger, step) for step in self.committed}
 
     def see_that_nothing_was_done_twice(self, where: Paths) -> None:
-        """By the ledger: no step that was committed at the kill was entered since, and no try was ever entered twice."""
+        """No step that was committed at the kill was entered since, and no try was ever entered twice."""
         for step, before in self.entered.items():
             assert kit.tries(self.ledger, step) == before, f"{step} was committed and entered again"
         last = {str(e["step"]): e["try"] for e in kit.entries(where, "commit")}
@@ -207,6 +205,9 @@ class Trial:
         commits = Counter(str(e["step"]) for e in kit.entries(where, "commit"))
         assert set(commits.values()) == {1}, commits
         assert len(kit.entries(where, "end")) == 1, "the end was announced once"
+        for state in store.look(where).snapshot.steps.values():
+            blocks = stepfile.parse(Path(where.step(state.file)).read_text()).checkpoints
+            assert [b.status for b in blocks].count("done") == 1, f"the file of {state.label} says once that it is done"
 
 
 async def many(trials: Sequence[Callable[[], Awaitable[None]]], names: Sequence[object]) -> None:
@@ -232,17 +233,61 @@ async def many(trials: Sequence[Callable[[], Awaitable[None]]], names: Sequence[
 
 @pytest.mark.slow
 async def test_a_worker_killed_at_any_of_a_hundred_moments_loses_no_step_and_does_none_twice(
-    tmp_path: Path, root: Path, find_workers: Callable[[str], list[object]]
+    tmp_path: Path, root: Path
 ) -> None:
     print(f"seed {SEED}")
     luck = random.Random(SEED)
     whole = await undisturbed(tmp_path / "whole")
     assert not set(PHASES) - set(whole.phases), "phases of the write order that the test does not see"
-    moments = moments_of_phases(whole, luck)
+    moments = moments_of_phases(whole.phases, luck)
     print(f"{len(moments)} kills in {len(set(whole.phases))} phases, {MOMENTS - len(moments)} at random moments")
     moments += moments_of_chance(whole, luck, range(len(moments), MOMENTS))
     assert len(moments) == MOMENTS
     trials = [Trial(moment, tmp_path / str(moment.number), root) for moment in moments]
     await many([lambda trial=trial: trial.run(whole) for trial in trials], moments)
+    hits = Counter(trial.moment.who for trial in trials if trial.moment.order is None and trial.hit)
+    print(f"random kills that met a living process: {dict(hits)}")
     assert not list(root.glob(".orchestrator-*"))
     assert len(store.task_ids(str(root))) == MOMENTS
+
+
+#: In the middle of the work: `measure` has begun, and the exchange has left the displaced task.md beside the new one.
+INTERRUPTED = Moment(0, ("running: swap task.md", 3, "after"))
+
+
+class TrialOfTheNext(Trial):
+    """The worker is killed in its middle, and the supervisor that takes the task over is killed as well."""
+
+    def __init__(self, second: Moment, place: Path, root: Path) -> None:
+        super().__init__(INTERRUPTED, place, root)
+        self.second = second
+
+    async def recover(self, where: Paths) -> Announcement | None:
+        await self.take_over(where)
+        return await super().recover(where)
+
+    async def take_over(self, where: Paths) -> Path:
+        """What `recover` starts, with a layer that dies. Returns its directory."""
+        death = ordered(self.place / "second", self.second.order)
+        said, lock = await anyio.to_thread.run_sync(recovery.claim, where)
+        assert said.action == "resumed"
+        assert lock is not None
+        with subprocess.Popen(
+            [sys.executable, "-P", dying.__file__, str(death), where.directory, str(lock)], pass_fds=(lock,)
+        ) as supervisor:
+            os.close(lock)
+            await kit.until(lambda: supervisor.poll() is not None, "the supervisor has ended")
+        assert (death / "hit").exists() == (self.second.order is not None), "the moment never came"
+        return death
+
+
+@pytest.mark.slow
+async def test_whoever_takes_over_from_a_killed_worker_may_be_killed_as_well(tmp_path: Path, root: Path) -> None:
+    print(f"seed {SEED}")
+    whole = await undisturbed(tmp_path / "whole")
+    first = TrialOfTheNext(Moment(0), tmp_path / "first", root)
+    log = await first.take_over(await first.die_by_order()) / "log"
+    moments = moments_of_phases(log.read_text().splitlines(), random.Random(SEED))
+    print(f"{len(moments)} kills of a supervisor: {', '.join(map(str, moments))}")
+    trials = [TrialOfTheNext(moment, tmp_path / str(moment.number), root) for moment in moments]
+    await many([lambda trial=trial: trial.run(whole) for trial in trials], moments)

@@ -269,7 +269,7 @@ async def test_a_step_that_may_run_twice_does_so_after_a_kill_and_nobody_is_aske
 
 
 async def test_an_effect_that_is_none_is_refused_before_anything_runs(root, ledger, skill):
-    where, said = await skill.write('await task.step("w", work, "w", effect="twice")').to_its_end(root)
+    _, said = await skill.write('await task.step("w", work, "w", effect="twice")').to_its_end(root)
     assert said.status == "failed"
     assert "'twice'" in said.summary
     assert ledger.lines() == []

@@ -10,13 +10,13 @@ import anyio
 import anyio.lowlevel
 import psutil
 
-from orchestrator import identity
+from orchestrator import containment, identity
 from orchestrator.core import stepfile
 from orchestrator.core.journal import StepState
 from orchestrator.core.model import Identity
 from orchestrator.store import Look, Paths, look
 
-#: How long the worker runs between two looks: short while much happens, longer while nothing does.
+#: How long the worker runs between two looks: longer and longer within a step, short whenever the journal grew.
 _SHORTEST, _LONGEST = 0.001, 0.05
 
 
@@ -30,7 +30,7 @@ async def hold_in_a_step(where: Paths, who: Identity, *, after: int, show: Calla
     slice_seconds, size, waited_for = _SHORTEST, -1, ""
     while identity.alive(who):
         await anyio.sleep(slice_seconds)
-        os.kill(who.pid, signal.SIGSTOP)
+        containment.send(who.pid, signal.SIGSTOP)
         caught = False
         try:
             if not await _stopped(who):
@@ -46,19 +46,24 @@ async def hold_in_a_step(where: Paths, who: Identity, *, after: int, show: Calla
                     return step
         finally:
             if not caught and identity.alive(who):
-                os.kill(who.pid, signal.SIGCONT)
+                containment.send(who.pid, signal.SIGCONT)
         now = os.stat(where.journal).st_size
-        slice_seconds, size = (_SHORTEST if now != size else min(2 * slice_seconds, _LONGEST)), now
+        in_a_step = any(state.open_run for state in seen.snapshot.steps.values())
+        slice_seconds = min(2 * slice_seconds, _LONGEST) if in_a_step and now == size else _SHORTEST
+        size = now
     return None
 
 
 async def _stopped(who: Identity) -> bool:
     """Wait until the signal has taken effect. False when the process ended instead."""
-    while identity.alive(who):
-        if psutil.Process(who.pid).status() == psutil.STATUS_STOPPED:
-            return True
-        await anyio.lowlevel.checkpoint()
-    return False
+    try:
+        while psutil.Process(who.pid).status() != psutil.STATUS_STOPPED:
+            if not identity.alive(who):
+                return False
+            await anyio.lowlevel.checkpoint()
+    except psutil.NoSuchProcess:
+        return False
+    return bool(identity.alive(who))
 
 
 def _open_step(seen: Look, after: int) -> StepState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -258,8 +259,11 @@ def demo(path: str | None, keep: bool) -> int:
 
 def main() -> NoReturn:
     """The console script. Every error is one line that says what and one that says what to do, with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a worker's words may hold what the terminal's encoding has not
+            stream.reconfigure(errors="backslashreplace")
     try:
-        code = cli.main(standalone_mode=False)
+        code = _call()
     except OrchestratorError as error:
         code = _fail(error.what, error.hint, error.exit_code)
     except click.UsageError as error:
@@ -278,6 +282,17 @@ def main() -> NoReturn:
             f"{where}{error.strerror or error}", _HINTS.get(error.errno or 0, "nothing was lost; try again"), 74
         )
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _call() -> Any:
+    """Run the command. Of errors that came at once, the first that says what to do is the one to tell."""
+    try:
+        return cli.main(standalone_mode=False)
+    except BaseExceptionGroup as group:
+        first: BaseException = group.subgroup((OrchestratorError, OSError)) or group
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
+        raise first from first.__cause__
 
 
 _HINTS = {

@@ -57,6 +57,8 @@ def _width() -> int:
 
 
 def cut(text: str, width: int) -> str:
+    """At most so many characters, and none that a terminal would obey."""
+    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

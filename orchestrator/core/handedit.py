@@ -6,6 +6,7 @@ hand; `[skipped]`, `[redo]`, new lines and a new order are taken over; a vanishe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from orchestrator.core.checklist import Checklist, FaceStep
@@ -60,8 +61,11 @@ def _new_label(name: str, n: int) -> str:
     return name if n == 1 else f"{name} ({n})"
 
 
-def edits(snapshot: Snapshot, face: Checklist) -> list[Edit]:
-    """The changes to take over, in the order in which they are to be recorded. Empty for a face that only lags."""
+def edits(snapshot: Snapshot, face: Checklist, shown: Collection[str] | None = None) -> list[Edit]:
+    """The changes to take over, in the order in which they are to be recorded. Empty for a face that only lags.
+
+    `shown` are the steps that the text had before it was edited, all by default: an order counts when all are there.
+    """
     found: list[Edit] = []
     before: str | None = None
     seen: dict[str, int] = {}
@@ -72,14 +76,14 @@ def edits(snapshot: Snapshot, face: Checklist) -> list[Edit]:
             found.append(NewStep(StepId(step.name, n), label, before))
         found.extend(_status_edit(snapshot, label, step))
         before = label
-    if set(labels) >= set(snapshot.steps) and _order_differs(labels, snapshot.order):
+    if set(labels).issuperset(snapshot.steps if shown is None else shown) and _order_differs(labels, snapshot.order):
         found.append(NewOrder(tuple(labels)))
     return found
 
 
 def _order_differs(labels: list[str], order: list[str]) -> bool:
-    known = set(order)
-    return [label for label in labels if label in known] != order
+    known, there = set(order), set(labels)
+    return [label for label in labels if label in known] != [label for label in order if label in there]
 
 
 def _status_edit(snapshot: Snapshot, label: str, step: FaceStep) -> list[Edit]:

@@ -116,6 +116,7 @@ class StepState:
     why: str = ""
     at: str = ""
     attempt: int = 0  #: in which its last try began or its commit was made
+    committed: int = 0  #: which line of the journal, counted from 1, its commit is
 
 
 @dataclass(slots=True)
@@ -150,6 +151,8 @@ class Snapshot:
     seq: dict[str, int] = field(default_factory=dict)
     ignored: int = 0  #: lines of a replaced attempt, or said twice
     attempt_offset: int = 0
+    lines: int = 0  #: that counted
+    redone: int = 0  #: which of them is the last order to redo a step
     current: str = ""  #: the run of the last line that counted
     begun: str = ""
     last_at: str = ""
@@ -191,6 +194,7 @@ class Snapshot:
             self.ignored += 1
             return False
         self.seq[run] = seq
+        self.lines += 1
         self.last_at = str(entry.get("at", ""))
         if not self.begun:
             self.begun = self.last_at
@@ -318,6 +322,7 @@ def _commit(snapshot: Snapshot, entry: Entry) -> None:
     state.why = str(entry.get("why", ""))
     state.at = str(entry.get("at", ""))
     state.attempt = snapshot.attempt_number
+    state.committed = snapshot.lines
     if state.status is StepStatus.DONE:
         snapshot.deaths = snapshot.incompletes = 0
 
@@ -331,6 +336,7 @@ def _redo(snapshot: Snapshot, entry: Entry) -> None:
     state.status = StepStatus.PENDING
     state.spent = 0
     state.error = state.result = state.result_file = None
+    snapshot.redone = snapshot.lines
     snapshot.deaths = snapshot.incompletes = 0
     snapshot.end = snapshot.attention = None
 

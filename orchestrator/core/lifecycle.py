@@ -31,7 +31,9 @@ PENDING, WORKING, DONE, FAILED, SKIPPED, UNCERTAIN = (
 
 #: Which status of a step may follow which. Anything else raises TransitionError and changes nothing.
 TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
-    PENDING: frozenset({WORKING, DONE, SKIPPED, FAILED}),  # done: by hand; failed: attempts died before it began
+    PENDING: frozenset(
+        {WORKING, DONE, SKIPPED, FAILED, UNCERTAIN}
+    ),  # done: by hand; failed: attempts died before it began
     WORKING: frozenset({WORKING, DONE, FAILED, UNCERTAIN, SKIPPED}),
     UNCERTAIN: frozenset({DONE, PENDING, SKIPPED}),  # a person decides, or its check
     FAILED: frozenset({PENDING, SKIPPED}),  # retry, by a person
@@ -106,7 +108,7 @@ def next_action(
         return Ended(str(snapshot.end["outcome"]))
     if cancel is not None:
         return Finish(Outcome.CANCELLED, "cancelled on request", request=cancel)
-    step = snapshot.resume_point()
+    step = _next_open(snapshot)
     label = step.label if step else None
     if step is not None and step.status is UNCERTAIN:
         return Wait(label, f"nobody knows whether {label!r} took effect", "resolve")
@@ -115,6 +117,12 @@ def next_action(
     if snapshot.incompletes > 1:
         return Finish(Outcome.FAILED, "the worker ended twice without an end of the task", label)
     return Start(label, fresh=not snapshot.attempts)
+
+
+def _next_open(snapshot: Snapshot) -> StepState | None:
+    """The resume point, past what failed for good: a skill may go on without that, and it cannot fail once more."""
+    steps = (snapshot.steps[label] for label in snapshot.order)
+    return next((s for s in steps if not s.status.finished and s.status is not FAILED), None)
 
 
 def _budget_spent(snapshot: Snapshot, label: str | None) -> Finish:
@@ -156,14 +164,25 @@ class Conflict:
     """It is done with other arguments: a person settles it."""
 
 
-def decide_step(
-    state: StepState | None, *, effect: str, retries: int, args: str
-) -> HandBack | RunTry | Check | GiveUp | Conflict:
-    """What to do when a skill asks for a step. `retries` are the tries allowed after the first."""
+@dataclass(frozen=True, slots=True)
+class Reopen:
+    """It is done with other arguments, because a step before it was done anew by order: so is this one."""
+
+
+StepDecision = HandBack | RunTry | Check | GiveUp | Conflict | Reopen
+
+
+def decide_step(state: StepState | None, *, effect: str, retries: int, args: str, redone: int = 0) -> StepDecision:
+    """What to do when a skill asks for a step. `retries` are the tries allowed after the first.
+
+    `redone` is the journal's line with the last order to redo a step.
+    """
     if state is None:
         return RunTry(1)
     if state.status is DONE:
-        return Conflict() if state.args not in (None, args) else HandBack()
+        if state.args in (None, args):
+            return HandBack()
+        return Reopen() if state.committed < redone else Conflict()
     if state.status is SKIPPED:
         return HandBack()
     if state.status is FAILED:
@@ -210,7 +229,7 @@ def end_summary(snapshot: Snapshot, outcome: str, reason: str = "") -> str:
 
 
 def _one_line(text: str, limit: int = 300) -> str:
-    folded = " ".join(text.split())
+    folded = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
 
 

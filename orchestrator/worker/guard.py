@@ -21,6 +21,7 @@ import errno
 import os
 import select
 import signal
+import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
@@ -186,8 +187,11 @@ class _Log:
         self._fd = -1
         os.set_blocking(source, False)
         with contextlib.suppress(OSError):
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            self._size = os.fstat(self._fd).st_size
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            if stat.S_ISREG(os.fstat(fd).st_mode):  # a fifo would fill up and hold us
+                self._fd, self._size = fd, os.fstat(fd).st_size
+            else:
+                os.close(fd)
 
     def pump(self) -> bool:
         """Move what is there. False at the end of the stream."""
@@ -204,22 +208,19 @@ class _Log:
     def _write(self, data: bytes) -> None:
         if self._fd < 0:
             return
-        try:
+        with contextlib.suppress(OSError):
             self._size += os.write(self._fd, data)
             if self._size > self._head + 2 * self._tail + 200:
                 self._compact()
-        except OSError:
-            pass
 
     def _compact(self) -> None:
         """Cut the middle out: the file is at most the head, a line that says what is missing, and twice the tail."""
         tail = os.pread(self._fd, self._tail, self._size - self._tail)
-        head = os.pread(self._fd, self._head, 0)
-        self._cut += self._size - len(head) - len(tail) - self._said
-        os.ftruncate(self._fd, len(head))
-        said = b"\n... %d bytes were left out here ...\n" % self._cut
-        os.write(self._fd, said + tail)
-        self._size = len(head) + len(said) + len(tail)
+        cut = self._cut + self._size - self._head - len(tail) - self._said
+        os.ftruncate(self._fd, self._head)
+        self._cut, self._said, self._size = cut, 0, self._head  # true whatever becomes of the write
+        said = b"\n... %d bytes were left out here ...\n" % cut
+        self._size += os.write(self._fd, said + tail)
         self._said = len(said)
 
     def finish(self) -> None:

@@ -71,8 +71,8 @@ class _Attempt:
         try:
             spec = read_spec(self._writer.where)
             return anyio.run(self._main, spec)
-        except _Left as left:
-            return left.code
+        except SystemExit as error:  # in a task of the skill's own: asyncio lets it through at once
+            return _exit_code(error)
         except OrchestratorError as error:
             if isinstance(error, SyncFailed):
                 raise
@@ -119,8 +119,11 @@ class _Attempt:
                 if code is None:
                     continue
                 return code
-            except SystemExit as error:
-                raise _Left(error.code if isinstance(error.code, int) else 0 if error.code is None else 1) from None
+            except (SystemExit, BaseExceptionGroup) as error:
+                left = next((e for e in _leaves(error) if isinstance(e, SystemExit)), None)
+                if left is None:
+                    raise
+                return _exit_code(left)
             return self._ended_well(task, result)
 
     def _resolve(self, spec: TaskSpec) -> tuple[skills.Skill, Mapping[str, Json]]:
@@ -215,10 +218,9 @@ class _Attempt:
                 self._writer.interrupted(state.label, why)
 
 
-class _Left(Exception):  # noqa: N818 - carries an exit code out of the event loop
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+def _exit_code(error: SystemExit) -> int:
+    """What the interpreter would exit with."""
+    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
 _LOGS = "read its traceback: orchestrator logs {}"

@@ -25,6 +25,7 @@ def load(reference: str, import_paths: Sequence[str]) -> Skill:
 
     Raises UnknownSkill with what is wrong; an error in the module itself comes as it is.
     """
+    sys.dont_write_bytecode = True  # a skill changed twice within a second must not be taken from a cache
     for path in reversed(import_paths):
         if path not in sys.path:
             sys.path.insert(0, path)

@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from orchestrator.core import lifecycle
 from orchestrator.core.journal import StepState
-from orchestrator.core.lifecycle import Check, Conflict, GiveUp, HandBack, RunTry
+from orchestrator.core.lifecycle import Check, Conflict, GiveUp, HandBack, Reopen, RunTry
 from orchestrator.core.model import Effect, Json, StepError, StepId, StepStatus
 from orchestrator.errors import NotDone, StepConflict, StepFailed, StepUncertain, SyncFailed, UsageError
 from orchestrator.worker import step as steps
@@ -115,10 +115,14 @@ class Task:
         label = self._writer.snapshot.labels.get(step)
         return self._writer.snapshot.steps[label] if label is not None else None
 
+    def _decide(self, state: StepState | None, call: _Call) -> lifecycle.StepDecision:
+        redone = self._writer.snapshot.redone
+        return lifecycle.decide_step(state, effect=call.effect, retries=call.retries, args=call.digest, redone=redone)
+
     async def _step(self, call: _Call) -> Json:
         while True:
             state = self._state(call.step)
-            decision = lifecycle.decide_step(state, effect=call.effect, retries=call.retries, args=call.digest)
+            decision = self._decide(state, call)
             if isinstance(decision, RunTry):
                 done, result = await self._try(call, decision.number)
                 if done:
@@ -135,6 +139,8 @@ class Task:
                     self._give_up(state, error, commit)
                 case Check():
                     await self._check(state, call)
+                case Reopen():
+                    self._reopen(state)
 
     def _hand_back(self, state: StepState, call: _Call) -> Json:
         if state.by_hand and state.status is StepStatus.DONE:
@@ -145,6 +151,14 @@ class Task:
             except steps.OutputMissing as error:
                 raise _conflict(state, f"it was marked done by hand, but {error}") from None
         return self._writer.result_of(state)
+
+    def _reopen(self, state: StepState) -> None:
+        """A step before it was redone and changed what this one gets; what `once` did is for a person to judge."""
+        with self._disk():
+            self._writer.record("redo", sync=True, step=state.label, why="a step before it was done anew")
+            if state.effect == Effect.ONCE:
+                self._writer.commit(state.label, StepStatus.UNCERTAIN, why="done before, with other arguments")
+        self._settle_soon()
 
     def _give_up(self, state: StepState, error: StepError, commit: bool) -> None:
         if commit:
@@ -333,7 +347,7 @@ class _Todo(AsyncIterator[Step]):
         with self._task._name_taken(self._name, self._key) as step_id:
             call = _Call(step_id, _never, (), self._effect, self._retries, None, None, (), "")
             state = self._task._state(step_id)
-            decision = lifecycle.decide_step(state, effect=call.effect, retries=call.retries, args="")
+            decision = self._task._decide(state, call)
             if isinstance(decision, RunTry):
                 self._step = self._task._begin(call, decision.number)
                 self._task.todos[self._step.label] = call

@@ -1,0 +1,209 @@
+"""What a person writes into task.md is taken over, kept, and never costs a finished step."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import files, workspace
+from orchestrator.core.model import StepId, StepStatus, TaskSpec
+from orchestrator.store import Paths, look
+from orchestrator.takeover import take_over
+from orchestrator.writer import TaskWriter
+
+
+class Desk:
+    """A task with steps a (done), b (begun) and c (planned), its lock held, and an editor to change task.md with."""
+
+    def __init__(self, root: Path) -> None:
+        self.where, self._lock = workspace.create(str(root), TaskSpec("desk", "python", "m:f"), time.time)
+        self.task = take_over(self.where, time.time)
+        self.task.begin_attempt(token="none")
+        self.task.plan([StepId("a"), StepId("b"), StepId("c")])
+        self.run("a")
+        self.task.begin_try(StepId("b"), 1, effect="idempotent", args="")
+        self.task.settle()
+
+    def run(self, name: str) -> None:
+        number = self.task.snapshot.steps[name].tries + 1
+        self.task.begin_try(StepId(name), number, effect="idempotent", args="")
+        self.task.commit(name, StepStatus.DONE, result=name)
+        self.task.settle()
+
+    @property
+    def text(self) -> str:
+        return Path(self.where.task_md).read_text("utf-8")
+
+    def edit(self, change: Callable[[str], str]) -> None:
+        """Save as an editor does that writes a new file and renames it."""
+        new = Path(self.where.task_md + "~")
+        new.write_text(change(self.text), "utf-8")
+        os.rename(new, self.where.task_md)
+
+    def mark(self) -> None:
+        """Let the worker write task.md for a reason of its own."""
+        self.task.begin_try(StepId("d"), 1, effect="idempotent", args="")
+
+    def next_holder(self) -> TaskWriter:
+        self.task.close()
+        self.task = take_over(self.where, time.time)
+        return self.task
+
+    def status(self, label: str) -> StepStatus:
+        return look(self.where).snapshot.steps[label].status
+
+    def close(self) -> None:
+        self.task.close()
+        os.close(self._lock)
+
+
+@pytest.fixture
+def desk(root: Path) -> Iterator[Desk]:
+    found = Desk(root)
+    yield found
+    found.close()
+
+
+HOLDERS = pytest.mark.parametrize("later", ["by the worker that lives", "by the next holder"])
+
+
+def notice(desk: Desk, later: str) -> None:
+    if later == "by the next holder":
+        desk.next_holder()
+    else:
+        desk.mark()
+
+
+@HOLDERS
+def test_a_step_marked_done_by_hand_is_not_run(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[pending] c", "[working done] c"))
+    notice(desk, later)
+    assert desk.status("c") is StepStatus.DONE
+    assert look(desk.where).snapshot.steps["c"].by_hand
+    assert "[working done] c" in desk.text
+
+
+@HOLDERS
+def test_a_step_marked_skipped_by_hand_is_passed_over(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[pending] c", "[skipped] c"))
+    notice(desk, later)
+    assert desk.status("c") is StepStatus.SKIPPED
+
+
+@HOLDERS
+def test_a_commit_beats_any_tag(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[working done] a", "[working] a"))
+    notice(desk, later)
+    assert desk.status("a") is StepStatus.DONE
+    assert "[working done] a" in desk.text
+
+
+@HOLDERS
+def test_a_vanished_line_drops_no_step(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[pending] c\n", ""))
+    notice(desk, later)
+    assert "[pending] c" in desk.text
+    assert list(look(desk.where).snapshot.steps)[:3] == ["a", "b", "c"]
+
+
+@HOLDERS
+def test_a_new_line_becomes_a_step_at_its_place(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[pending] c", "[pending] between\n[pending] c"))
+    notice(desk, later)
+    assert look(desk.where).snapshot.order[:4] == ["a", "b", "between", "c"]
+
+
+@HOLDERS
+def test_a_new_order_is_taken_over_when_every_step_is_there(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[working] b\n[pending] c\n", "[pending] c\n[working] b\n"))
+    notice(desk, later)
+    assert look(desk.where).snapshot.order[:3] == ["a", "c", "b"]
+    assert desk.text.index("[pending] c") < desk.text.index("[working] b")
+
+
+@HOLDERS
+def test_notes_and_everything_unknown_are_kept_byte_for_byte(desk: Desk, later: str) -> None:
+    note = "\nA thought: [working] is not a step here.\n> quoted\n\n---\n[working done] c\nafterwards \t\n"
+    desk.edit(lambda text: text + note)
+    notice(desk, later)
+    assert note in desk.text
+    assert desk.status("c") is StepStatus.PENDING  # what stands behind --- is a note
+
+
+@HOLDERS
+def test_an_order_to_redo_reopens_the_step(desk: Desk, later: str) -> None:
+    desk.edit(lambda text: text.replace("[working done] a", "[redo] a"))
+    notice(desk, later)
+    assert desk.status("a") is StepStatus.PENDING
+    assert "[redo]" not in desk.text
+
+
+def test_a_thousand_saves_between_a_thousand_marks_lose_neither(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+    for number in range(1000):
+        desk.edit(lambda text, n=number: text + f"note {n}\n")  # type: ignore[misc]
+        desk.run("c") if number == 0 else desk.task.interrupted("b", "test")
+        desk.task.begin_try(StepId(f"step {number}"), 1, effect="idempotent", args="")
+    for number in range(1000):
+        assert f"note {number}\n" in desk.text
+        assert f"[working] step {number}\n" in desk.text
+
+
+def test_an_edit_displaced_in_the_moment_of_a_kill_is_merged_by_the_next_holder(desk: Desk) -> None:
+    text = desk.text
+    edited = text.replace("[pending] c", "[skipped] c") + "a thought of the person\n"
+    beside = Path(desk.where.directory, files.TEMPORARY + "task.md")
+    beside.write_text(edited, "utf-8")  # as the exchange leaves it when the worker dies right after
+    desk.next_holder()
+    assert not beside.exists()
+    assert desk.status("c") is StepStatus.SKIPPED
+    assert "a thought of the person\n" in desk.text
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"  \n\n", None], ids=["empty", "zeros", "blank", "gone"])
+def test_a_lost_checklist_is_made_again_from_the_journal(desk: Desk, content: bytes | None) -> None:
+    path = Path(desk.where.task_md)
+    path.unlink() if content is None else path.write_bytes(content)
+    task = desk.next_holder()
+    assert "[working done] a\n[working] b\n[pending] c\n" in desk.text
+    assert task.notices
+    if content is not None:
+        aside = [p for p in path.parent.iterdir() if p.name.startswith("task.md.damaged-")]
+        assert [p.read_bytes() for p in aside] == [content]
+
+
+def test_a_directory_in_the_place_of_task_md_is_set_aside_by_a_living_worker(desk: Desk) -> None:
+    path = Path(desk.where.task_md)
+    path.unlink()
+    path.mkdir()
+    (path / "inside").write_text("kept")
+    desk.mark()
+    desk.task.settle()
+    assert "[working done] a" in desk.text
+    assert [p.read_text() for p in path.parent.glob("task.md.damaged-*/inside")] == ["kept"]
+
+
+def test_a_link_in_the_place_of_a_step_file_is_never_written_through(desk: Desk, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("untouched")
+    file = Path(desk.where.directory, "b.md")
+    file.unlink()
+    file.symlink_to(outside)
+    desk.task.note("b", "a note")
+    assert outside.read_text() == "untouched"
+    assert "a note" in file.read_text()
+    assert not file.is_symlink()
+
+
+def test_a_journal_deleted_under_its_writer_is_written_again_whole(desk: Desk) -> None:
+    before = look(Paths(desk.where.directory)).snapshot.order
+    Path(desk.where.journal).unlink()
+    desk.run("c")
+    after = look(desk.where).snapshot
+    assert after.order[: len(before)] == before
+    assert after.steps["a"].status is StepStatus.DONE
+    assert after.steps["c"].status is StepStatus.DONE
