@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterator
 
-from orchestrator import means
+from orchestrator import identity, means
 from orchestrator.core.model import Containment
 
 #: In the environment of every process of a worker, so that it can be found when its cgroup cannot.
@@ -123,6 +123,32 @@ def _marked_by_psutil(token: str) -> Iterator[int]:
         with contextlib.suppress(psutil.Error):
             if process.environ().get(TOKEN) == token and process.status() != psutil.STATUS_ZOMBIE:
                 yield process.pid
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group has a member that has not ended. A zombie has, though signals still find it."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return any(_group_of(pid) == group and identity.of(pid) is not None for pid in _pids())
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _pids() -> list[int]:
+    if means.has("proc"):
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    import psutil
+
+    return psutil.pids()
 
 
 def kill_marked(token: str, seconds: float) -> bool:

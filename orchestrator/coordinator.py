@@ -18,12 +18,12 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from orchestrator import files, recovery, workspace
+from orchestrator import files, orders, recovery, workspace
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
-from orchestrator.core.journal import AttemptState
 from orchestrator.core.lifecycle import Start
 from orchestrator.core.model import Announcement, Launch, TaskSpec, WorkerExit
+from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
@@ -201,6 +201,39 @@ class Coordinator:
                 break
         return await self.supervise(where, lock)
 
+    async def order(self, task_id: str, verb: str, **fields: Any) -> tuple[dict[str, Any], int | None]:
+        """Give an order of `core.verbs` to a task, with `step`, `why`, `done`, `result`, `question`, `text`.
+
+        Returns the journal's `handled` entry, and the task's lock when work can go on and nobody works on it: hand it
+        to `adopt`. A living worker carries the order out at its next step border; until then this waits.
+        Cancelling leaves the order given. Raises Refused when it makes no sense in the state the task is in.
+        """
+        where = paths(self.root, task_id)
+        request = {"id": secrets.token_hex(8), "verb": verb, **{k: v for k, v in fields.items() if v is not None}}
+        await _thread(lambda: orders.check(where, look(where).snapshot, request))
+        await _thread(make_request, where, request)
+        async with Watch(where.inner) as changes:
+            while True:
+                handled = await _thread(orders.handled, where, request["id"])
+                if handled is not None:
+                    return handled, None
+                lock = await self._lock(where)
+                if lock is not None:
+                    return await self._order_now(where, lock, request)
+                await changes.next()
+
+    async def _order_now(self, where: Paths, lock: int, request: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
+        """Nobody works on the task: carry the order out ourselves."""
+        keep = False
+        try:
+            task = await self._take_over(where, None)
+            keep = isinstance(lifecycle.next_action(task.snapshot), Start)
+            task.close()
+            return await _thread(orders.handled, where, request["id"]) or request, lock if keep else None
+        finally:
+            if not keep:
+                os.close(lock)
+
     # -- watching over one task --------------------------------------------------------------------------------
 
     async def _watch(
@@ -279,21 +312,25 @@ class Coordinator:
         self, where: Paths, lock: int, seen_exit: WorkerExit | None
     ) -> Announcement | AttemptState:
         """With the lock held: bury the last attempt, then end the task, or start the next attempt."""
-        last = (await _thread(look, where)).snapshot.unclosed
-        if last is not None:
-            await self._engine.end(last, 0.0)
-        task = await _thread(take_over, where, self._clock)
+        task = await self._take_over(where, seen_exit)
         try:
-            await _thread(recovery.bury, task, last, seen_exit)
             cancel = await _thread(lambda: look(where).cancel_request())
             action = lifecycle.next_action(task.snapshot, cancel=cancel)
             if isinstance(action, Start):
+                recovery.check_disk(task, task.snapshot.attempt, seen_exit)
                 if task.snapshot.deaths:
                     await anyio.sleep(lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random()))
                 return await self._start(where, task, lock)
             return await _thread(recovery.conclude, task, action)
         finally:
             task.close()
+
+    async def _take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
+        """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""
+        last = (await _thread(look, where)).snapshot.attempt
+        if last is not None:  # closed or not: its guard may have been killed before it had cleaned up
+            await self._engine.end(last, 0.0)
+        return await _thread(_in_order, where, self._clock, last, seen_exit)
 
     async def _start(self, where: Paths, task: TaskWriter, lock: int) -> AttemptState:
         what = await _thread(read_spec, where)
@@ -305,6 +342,17 @@ class Coordinator:
         attempt = task.snapshot.attempt
         assert attempt is not None
         return attempt
+
+
+def _in_order(where: Paths, clock: Clock, last: AttemptState | None, seen_exit: WorkerExit | None) -> TaskWriter:
+    task = take_over(where, clock)
+    try:
+        recovery.bury(task, last, seen_exit)
+        orders.carry_out(task)
+    except BaseException:
+        task.close()
+        raise
+    return task
 
 
 class _Once:

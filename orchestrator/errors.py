@@ -77,6 +77,12 @@ class WaitTimeout(OrchestratorError):
     exit_code = 75  # EX_TEMPFAIL
 
 
+class Refused(OrchestratorError):
+    """An order that makes no sense in the state the task is in; nothing was changed."""
+
+    exit_code = 65  # EX_DATAERR
+
+
 class NotRunning(OrchestratorError):
     """Nobody works on the task that is waited for."""
 

@@ -11,8 +11,8 @@ from orchestrator import files
 from orchestrator.core import stepfile
 from orchestrator.core.checklist import Checklist, display
 from orchestrator.core.handedit import face_labels
-from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.model import Checkpoint, Output, StepStatus, TaskStatus
+from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.errors import Damaged
 
 
@@ -82,13 +82,22 @@ class Face:
             self._dirty = True
 
     def flush(self, *, sync: bool = False) -> Displaced | None:
-        if not self._dirty and not sync:
+        if not self._dirty and (not sync or self._made_durable()):
             return None
         data = self.checklist.render()
         before = self._written
         displaced = files.exchange(self.path, data, expected=before, sync=sync)
         self._written, self._dirty = data, False
         return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
+
+    def _made_durable(self) -> bool:
+        """Sync the file as it lies, which a replacement would only repeat. False when it is not there."""
+        try:
+            files.sync_file(self.path)
+        except FileNotFoundError:
+            return False
+        files.sync_directory(os.path.dirname(self.path))
+        return True
 
 
 def _mark(status: StepStatus) -> StepStatus:

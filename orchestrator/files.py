@@ -29,10 +29,11 @@ SETTLE_SECONDS = 0.1
 TEMPORARY = ".orchestrator-tmp-"
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
 
+_MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
 
@@ -48,7 +49,7 @@ def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR):
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
             raise _not_a_file(path) from error
         raise
     try:
@@ -86,11 +87,19 @@ def read_tail(path: str, size: int) -> tuple[bytes, int]:
         os.close(fd)
 
 
+def size(path: str) -> int:
+    """Bytes of a file; 0 when it is not there."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_size
+    except OSError:
+        return 0
+
+
 def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
     import hashlib  # 3 ms, which a list does not need
 
-    with open(path, "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -121,9 +130,7 @@ class SyncedFile:
         succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018).
         """
         if self._broken:
-            raise SyncFailed(
-                f"{self.path}: an earlier sync failed", "free space or mend the disk, then recover the task"
-            )
+            raise SyncFailed(f"{self.path}: an earlier sync failed", _MEND)
         try:
             written = os.write(self._fd, data)
             if written != len(data):
@@ -146,10 +153,8 @@ class SyncedFile:
             _datasync(self._fd)
         except OSError as error:
             self._broken = True
-            raise SyncFailed(
-                f"{self.path}: {error.strerror or error}: what was written is not known to be on the disk",
-                "free space or mend the disk, then recover the task",
-            ) from error
+            said = f"{self.path}: {error.strerror or error}: what was written is not known to be on the disk"
+            raise SyncFailed(said, _MEND) from error
 
     def in_place(self) -> bool:
         """Whether the path still names the file we write: an agent may have deleted or replaced it."""
@@ -166,11 +171,16 @@ class SyncedFile:
             os.close(fd)
 
 
-def append(path: str, data: bytes) -> None:
-    """Append without a sync; the file is made if it is not there. Never through a link. Raises OSError."""
+def append(path: str, data: bytes, *, sync: bool = False) -> None:
+    """Append; the file is made if it is not there. Never through a link. One write, so that several may append at once.
+
+    Raises OSError.
+    """
     fd = os.open(path, _APPEND, 0o644)
     try:
         _write_all(fd, data)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -181,16 +191,6 @@ def open_log(path: str) -> int:
         return os.open(path, _APPEND, 0o644)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-
-
-def append_synced(path: str, data: bytes) -> None:
-    """Append and sync; for files that several processes append to, one write each."""
-    fd = os.open(path, _APPEND, 0o644)
-    try:
-        _write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -230,15 +230,15 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
         return None
     temporary = _write_temporary(path, data, sync=sync)
     try:
-        if not _swap(temporary, path):
+        displaced: bytes | None = None
+        if _swap(temporary, path):
+            displaced = read(temporary)
+            if displaced != expected:
+                displaced = read_settled(temporary, displaced)
+        else:
             os.rename(temporary, path)
-            return None
-        displaced = read(temporary)
-        if displaced != expected:
-            displaced = read_settled(temporary, displaced)
     except Damaged:  # a directory or a link was in its place: nothing of ours, and nothing to throw away
         set_aside(temporary, "replaced", beside=path)
-        displaced = None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -258,13 +258,21 @@ def read_settled(path: str, before: bytes | None = None) -> bytes:
     return before or b""
 
 
-def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
+def temporary_of(path: str) -> str:
+    """Where the new content of a file lies while it is written; after a kill it may be there still."""
     directory, name = os.path.split(path)
-    temporary = os.path.join(directory, TEMPORARY + name[:60])
+    return os.path.join(directory, TEMPORARY + name[:50])  # up to four bytes each, of 255
+
+
+def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
+    temporary = temporary_of(path)
     try:
         fd = os.open(temporary, _NEW, 0o644)
     except FileExistsError:  # left by a killed holder of the lock we hold now
-        os.unlink(temporary)
+        if os.path.isdir(temporary) and not os.path.islink(temporary):
+            set_aside(temporary, "replaced", beside=path)
+        else:
+            os.unlink(temporary)
         fd = os.open(temporary, _NEW, 0o644)
     try:
         try:

@@ -30,11 +30,16 @@ def alive(who: Identity) -> bool | None:
 
     The host's name may change while it runs: the same boot id is the same machine whatever it is called.
     """
-    if who.boot != _boot():
+    if not same_kernel(who):
         return False if who.host == os.uname().nodename else None
     if who.namespace != _namespace():
         return None
     return _ticks(who.pid) == who.ticks
+
+
+def same_kernel(who: Identity) -> bool:
+    """Whether it ran under this very kernel, since its last boot: then locks held there are seen here."""
+    return who.boot == _boot()
 
 
 def _ticks(pid: int) -> int | None:

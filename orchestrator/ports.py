@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from orchestrator.core.journal import AttemptState
 from orchestrator.core.model import Containment, Launch, WorkerExit
+from orchestrator.core.snapshot import AttemptState
 
 
 class Engine(Protocol):

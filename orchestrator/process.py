@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -113,18 +114,15 @@ async def _end(process: Process, grace_seconds: float, cgroup: str | None) -> No
     if cgroup:
         await anyio.to_thread.run_sync(containment.kill_cgroup, cgroup, 10.0)
     await process.wait()
-    with anyio.move_on_after(_GONE_SECONDS):  # killed is not yet dead; and a dead one is there until it is collected
-        while _signal_group(process.pid, signal.SIGKILL):
+    with anyio.move_on_after(_GONE_SECONDS):  # killed is not yet dead
+        while containment.group_lives(process.pid):
+            _signal_group(process.pid, signal.SIGKILL)
             await anyio.sleep(0.001)
 
 
-def _signal_group(group: int, number: signal.Signals) -> bool:
-    """False when nobody is left in the group."""
-    try:
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 class _Tail:
@@ -142,7 +140,7 @@ class _Tail:
 
 
 async def _pump(source: int, tail: _Tail) -> None:
-    """Take what comes. The pipe is ours and not asyncio's, which would keep it open while anybody else holds its end."""
+    """Take what comes. The pipe is ours, not asyncio's: that would stay open while anybody else holds its end."""
     while True:
         await anyio.wait_readable(source)
         data = os.read(source, 1 << 16)

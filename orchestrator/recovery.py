@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import files, store
+from orchestrator import files, identity, store
 from orchestrator.core import lifecycle
-from orchestrator.core.journal import AttemptState
 from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
 from orchestrator.core.model import Announcement, Outcome, StepError, StepStatus, WorkerExit
-from orchestrator.errors import Damaged, OrchestratorError
+from orchestrator.core.snapshot import AttemptState
+from orchestrator.errors import Damaged, OrchestratorError, SyncFailed
 from orchestrator.store import Look, Paths
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ class Recovery:
     reason: str
 
 
-def inspect(where: Paths) -> Recovery:
-    """Tell what `recover` would do. Takes no lock, writes nothing; total."""
+def inspect(where: Paths, *, locked: bool = False) -> Recovery:
+    """Tell what `recover` would do. Takes no lock, writes nothing; total. `locked`: the caller has the task's lock."""
     end = store.ended_by_tail(where)
     if end is not None:
         step = _ordered_anew(where)
         if step is None:
             return Recovery(where.task_id, "ended", None, str(end["outcome"]))
         return Recovery(where.task_id, "resumed", step, f"resumed at step {step!r}, which was ordered anew")
-    return _judge(where, store.look(where, with_face=False))
+    return _judge(where, store.look(where, with_face=False), locked)
 
 
 def _ordered_anew(where: Paths) -> str | None:
@@ -73,27 +73,33 @@ def claim(where: Paths) -> tuple[Recovery, int | None]:
     The lock is None for a task that is alive elsewhere, has ended as its face says, or waits for a person.
     """
     said = inspect(where)
-    if said.action in ("alive", "waits") or (said.action == "ended" and _face_is_right(where)):
+    if said.action == "waits" or (said.action == "ended" and _face_is_right(where)):
         return said, None
-    if said.action == "damaged" and not _can_go_on(where):
+    problem = _spec_problem(where) if said.action in ("damaged", "resumed") else None
+    if problem is not None:
+        return (said if said.action == "damaged" else Recovery(where.task_id, "damaged", said.step, problem)), None
+    if not os.access(where.directory, os.W_OK):  # not even for root on a read-only file system
+        return Recovery(where.task_id, "damaged", said.step, f"{where.directory} cannot be written"), None
+    lock = _lock(where, tries=1 if said.action == "alive" else 6)
+    if lock is None and said.action == "alive":
         return said, None
-    lock = _lock(where)
     if lock is None:
         return Recovery(where.task_id, "alive", None, "somebody holds it at this moment"), None
-    again = inspect(where)  # what was true before the lock need not be now
+    again = inspect(where, locked=True)  # what was true before the lock need not be now
     if again.action in ("alive", "waits"):
         os.close(lock)
         return again, None
     return again, lock
 
 
-def _lock(where: Paths) -> int | None:
+def _lock(where: Paths, tries: int) -> int | None:
     """The lock, asked for during a short while: somebody may hold it for a moment only, to look."""
-    for _ in range(6):
+    for number in range(tries):
+        if number:
+            time.sleep(0.05)
         lock = files.lock_directory(where.directory)
         if lock is not None:
             return lock
-        time.sleep(0.05)
     return None
 
 
@@ -104,29 +110,39 @@ def _face_is_right(where: Paths) -> bool:
         face = Checklist.parse(files.read(where.task_md))
     except (OSError, Damaged):
         return False
+    if os.path.lexists(files.temporary_of(where.task_md)):  # somebody was killed while he replaced it
+        return False
     end = store.ended_by_tail(where)
     return end is not None and face.status is FACE[end["outcome"]]
 
 
-def _can_go_on(where: Paths) -> bool:
+def _spec_problem(where: Paths) -> str | None:
+    """Why no worker can be started: what it is to run is not known."""
     try:
         store.read_spec(where)
-    except (OrchestratorError, OSError):
-        return False
-    return True
+    except (OrchestratorError, OSError) as error:
+        return f"{failed(where, error).reason}: it cannot go on"
+    return None
 
 
-def _judge(where: Paths, seen: Look) -> Recovery:
+def _judge(where: Paths, seen: Look, locked: bool) -> Recovery:
     snapshot = seen.snapshot
-    if snapshot.end is None and seen.alive is not False:
+    if snapshot.end is None and seen.alive is not False and not (locked and _was_in_another_container(seen)):
         return _alive(seen)
     snapshot.presume_dead()
     action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())
     said = _by_action(where, seen, action)
     if not seen.damage:
         return said
-    done = "cannot go on: its spec cannot be read" if not _can_go_on(where) else f"mended, then {said.reason}"
+    done = _spec_problem(where) or f"mended, then {said.reason}"
     return Recovery(where.task_id, "damaged", said.step, f"{'; '.join(seen.damage)}: {done}")
+
+
+def _was_in_another_container(seen: Look) -> bool:
+    """Whether the worker ran in another pid namespace of this very kernel: then a lock that we got says it is gone."""
+    attempt = seen.snapshot.unclosed
+    known = attempt.identity if attempt is not None else None
+    return seen.alive is None and known is not None and identity.same_kernel(known)
 
 
 def _alive(seen: Look) -> Recovery:
@@ -147,9 +163,8 @@ def _by_action(where: Paths, seen: Look, action: Ended | lifecycle.Start | Finis
         case lifecycle.Start(step, fresh):
             reason = "started" if fresh else f"resumed at step {step!r}" if step else "resumed: only its end is missing"
             return Recovery(where.task_id, "resumed", step, reason)
-        case Wait(step, reason, verb):
-            command = f"orchestrator {verb} {where.task_id} {step!r} --done|--redo"
-            return Recovery(where.task_id, "waits", step, f"{reason}: {command}")
+        case Wait(_, step, reason, verb):
+            return Recovery(where.task_id, "waits", step, f"{reason}: {lifecycle.command_line(verb, where.task_id)}")
         case Finish(outcome, reason, step):
             action_name = "cancelled" if outcome is Outcome.CANCELLED else "failed"
             return Recovery(where.task_id, action_name, step, reason)
@@ -171,7 +186,26 @@ def bury(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | None) -
     fields: dict[str, Any] = {"exit": exit_.code, "signal": exit_.signal}
     if exit_.code is None and exit_.signal is None:
         fields["last_sign"] = _last_sign(task, last)
+    if _by_the_disk(last, seen):
+        fields["death"] = False
     task.close_attempt(outcome, **{k: v for k, v in fields.items() if v is not None})
+
+
+def _by_the_disk(last: AttemptState | None, seen: WorkerExit | None) -> bool:
+    return last is not None and seen is not None and seen.run == last.run and seen.code == SyncFailed.exit_code
+
+
+def check_disk(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | None) -> None:
+    """Start no worker on a disk that just took nothing from the last one: it would spend the budget and do no good.
+
+    Raises SyncFailed; the task stays as it is, and the next `recover` goes on with it.
+    """
+    if _by_the_disk(last, seen):
+        words = last_words(task.where, task.snapshot.attempt_number)
+        raise SyncFailed(
+            f"{task.where.task_id}: {words or 'the disk does not take what its worker writes'}",
+            f"free some space, or mend the disk; then: orchestrator recover {task.where.task_id}",
+        )
 
 
 def _last_sign(task: TaskWriter, last: AttemptState) -> str | None:
@@ -189,10 +223,11 @@ def conclude(task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
             task.show_end()
             assert task.snapshot.end is not None
             return store.announcement_from_json(task.snapshot.end["announcement"])
-        case Wait(_, reason, verb):
+        case Wait(outcome, _, reason, verb):
             if task.snapshot.attention is None:
-                said = task.announcement(Outcome.UNCERTAIN, reason, hint=f"orchestrator {verb} {task.where.task_id}")
-                task.wait_for_person(said)
+                task.wait_for_person(
+                    task.announcement(outcome, reason, hint=lifecycle.command_line(verb, task.where.task_id))
+                )
             return store.announcement_from_json(task.snapshot.attention or {})
         case Finish(outcome, reason, step, error, request):
             return _finish(task, outcome, reason, step, error, request)

@@ -16,6 +16,7 @@ from orchestrator import files, identity
 from orchestrator.core import journal
 from orchestrator.core.model import Announcement, Outcome, TaskSpec
 from orchestrator.core.names import is_task_id
+from orchestrator.core.snapshot import Snapshot, fold
 from orchestrator.errors import BadSpec, Damaged, RootUnusable, TaskNotFound
 
 if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a task stands
@@ -145,7 +146,7 @@ def _request(line: bytes) -> dict[str, Any] | None:
 
 def make_request(where: Paths, request: Mapping[str, Any]) -> None:
     """Append a request durably. It begins with a newline, so that a torn line before it cannot swallow it."""
-    files.append_synced(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n")
+    files.append(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n", sync=True)
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ class Look:
     """A task as it lies on disk at one moment."""
 
     where: Paths
-    snapshot: journal.Snapshot
+    snapshot: Snapshot
     face: Checklist | None
     reading: journal.Reading | None
     damage: list[str] = field(default_factory=list)
@@ -187,8 +188,9 @@ class Look:
             return self._state_by_face()
         if snapshot.unclosed is not None:
             return "working" if self.alive is not False else "interrupted"
-        closed = snapshot.attempts[-1].closed
-        return "uncertain" if closed == Outcome.UNCERTAIN else "interrupted"
+        if snapshot.paused:
+            return str(Outcome.PAUSED)
+        return str(snapshot.attention["status"]) if snapshot.attention else "interrupted"
 
     def _state_by_face(self) -> str:
         if self.face is not None and self.reading is not None and not self.reading.entries:
@@ -220,7 +222,7 @@ def look(where: Paths, *, with_face: bool = True) -> Look:
         damage.append(f".task/journal.jsonl: {_said(error)}")
     if reading is not None and reading.damaged:
         damage.append(f".task/journal.jsonl: bad line {reading.damaged[0]} with good ones after it")
-    snapshot = journal.fold(reading.entries if reading else ())
+    snapshot = fold(reading.entries if reading else ())
     face, heading = None, None
     if with_face or not snapshot.attempts:
         face, said = read_face(where, snapshot)
@@ -243,7 +245,7 @@ def _read_heading(where: Paths) -> tuple[str | None, list[str]]:
     return (first[len("# Task:") :].strip() or None) if first.startswith("# Task:") else None, []
 
 
-def read_face(where: Paths, snapshot: journal.Snapshot) -> tuple[Checklist | None, list[str]]:
+def read_face(where: Paths, snapshot: Snapshot) -> tuple[Checklist | None, list[str]]:
     """task.md, parsed, and what is wrong with it; None when it cannot be read at all."""
     from orchestrator.core.checklist import Checklist
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from orchestrator import files
 from orchestrator.core import checklist, handedit, journal
 from orchestrator.core.checklist import Checklist
-from orchestrator.core.journal import Snapshot
+from orchestrator.core.snapshot import Snapshot
 from orchestrator.errors import Damaged
-from orchestrator.store import Clock, Paths, timestamp
+from orchestrator.store import Clock, Paths, read_spec, timestamp
 from orchestrator.writer import TaskWriter
 
 
@@ -97,9 +97,17 @@ def _sound_face(where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]
                 f"{where.task_md} is gone and no attempt was made yet", f"start it anew; its spec is {where.spec}"
             ) from None
         notices.append("task.md was gone: made again from the journal")
-        return checklist.new(where.task_id, where.task_id), None
+        return checklist.new(_name(where), where.task_id), None
     except Damaged:
         pass
     aside = files.set_aside(where.task_md, stamp)
     notices.append(f"task.md could not be read: moved to {aside}, made again from the journal")
-    return checklist.new(where.task_id, where.task_id), None
+    return checklist.new(_name(where), where.task_id), None
+
+
+def _name(where: Paths) -> str:
+    """What the task is called, when its task.md cannot say it any more."""
+    try:
+        return read_spec(where).name
+    except (Damaged, OSError):
+        return where.task_id

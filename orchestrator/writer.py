@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from orchestrator import files, templates
-from orchestrator.core import handedit, journal, names, retro, stepfile
+from orchestrator.core import handedit, names, retro, stepfile
 from orchestrator.core.checklist import Checklist
-from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.lifecycle import FACE, check_transition, end_summary
 from orchestrator.core.model import (
     INLINE_RESULT_BYTES,
@@ -29,14 +27,16 @@ from orchestrator.core.model import (
     StepStatus,
     TaskStatus,
 )
+from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.errors import Damaged
 from orchestrator.face import Face, StepFiles, block_text
-from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of, timestamp
+from orchestrator.ledger import Ledger
+from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of
 
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class TaskWriter:
+class TaskWriter(Ledger):
     """All changes of one task. Made by `take_over`; to be closed before the lock is given up.
 
     Every method that records raises OSError or SyncFailed when the disk does not take it; then nothing after it may be
@@ -52,56 +52,16 @@ class TaskWriter:
         face: Checklist,
         written: bytes | None,
     ) -> None:
-        self.where = where
-        self.snapshot = snapshot
-        self._clock = clock
-        self._journal = files.SyncedFile(where.journal)
-        self._lines = lines  # every line of the journal, in case it has to be written again
+        super().__init__(where, clock, lines, snapshot)
         self._face = Face(where.task_md, face, snapshot, written)
         self.steps = StepFiles(where.directory)
-        self.run = snapshot.attempts[-1].run if snapshot.attempts else names.run_id(where.task_id, 0)
-        self.notices: list[str] = []
-
-    # -- the journal -------------------------------------------------------------------------------------------
-
-    def record(self, kind: str, *, sync: bool, **fields: Any) -> None:
-        """Append one entry, and fold it in. With `sync` it and all before it are durable on return."""
-        entry = {
-            "run": self.run,
-            "seq": self.snapshot.seq.get(self.run, 0) + 1,
-            "at": timestamp(self._clock()),
-            "kind": kind,
-            **fields,
-        }
-        line = journal.encode(entry)
-        self._lines.append(line)
-        self._journal.append(line, sync=sync)
-        if not self._journal.in_place():
-            self._write_journal_again()
-        self.snapshot.apply(entry)
-
-    def _write_journal_again(self) -> None:
-        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole."""
-        self._journal.close()
-        self._make(self.where.inner)
-        files.replace(self.where.journal, b"".join(self._lines), sync=True)
-        self._journal = files.SyncedFile(self.where.journal)
-        self.notices.append("the journal had been removed or replaced and was written again")
-
-    def _make(self, directory: str) -> None:
-        if not os.path.isdir(directory):
-            files.make_directory(directory)
-            files.sync_directory(self.where.directory)
-
-    def close(self) -> None:
-        self._journal.close()
 
     # -- attempts ----------------------------------------------------------------------------------------------
 
     def begin_attempt(self, **fields: Any) -> str:
         """Record the next attempt, durably, before its worker exists. Returns its run id."""
         number = self.snapshot.attempt_number + 1
-        self.run = names.run_id(self.where.task_id, number, self.snapshot.generation)
+        self.run = self._run_of(number)
         self.record("attempt", sync=True, **fields)
         return self.run
 
@@ -233,8 +193,9 @@ class TaskWriter:
         if len(text) <= INLINE_RESULT_BYTES:
             return {"result": result}
         digest = hashlib.sha256(text).hexdigest()
-        path = f"results/{names.file_name(label, ())[:-3]}-{digest[:16]}.json"
-        self._make(self.where.results)
+        stem = names.file_name(label, ()).encode()[:-3][:200].decode("utf-8", "ignore")  # 255 bytes with the rest
+        path = f"results/{stem}-{digest[:16]}.json"
+        self.make(self.where.results)
         files.replace(f"{self.where.directory}/{path}", text, sync=True)
         return {"result_file": path, "result_sha256": digest}
 
@@ -244,7 +205,7 @@ class TaskWriter:
         Raises ValueError or TypeError for what JSON cannot hold.
         """
         text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-        self._make(self.where.results)
+        self.make(self.where.results)
         path = f"{self.where.results}/result.json"
         files.replace(path, text, sync=True)
         return path
@@ -325,6 +286,14 @@ class TaskWriter:
             case handedit.NewOrder(labels):
                 self.record("order", sync=True, steps=list(labels))
 
+    def show_all(self) -> None:
+        """Bring task.md up to the journal after orders were carried out, durably."""
+        self._show_all()
+        ended = self.snapshot.end
+        if ended is not None or self.snapshot.attempts:
+            self._face.status(FACE[ended["outcome"]] if ended is not None else TaskStatus.WORKING)
+        self.settle(sync=True)
+
     def _show_all(self) -> None:
         before: str | None = None
         for label in self.snapshot.order:
@@ -373,21 +342,20 @@ class TaskWriter:
 
     def write_retro(self) -> None:
         """Write task-retro.md. It is made from the journal and can be made again: its failure fails nothing."""
-        entries = [e for line in self._lines if (e := journal.decode(line[:-1])) is not None]
         template = templates.read("task-retro.md")
         if template is not None:
             name = self._face.checklist.title or self.where.task_id
             status = str(self._face.checklist.status or "")
-            text = retro.render(retro.analyse(entries), template, name=name, task_id=self.where.task_id, status=status)
+            text = retro.render(
+                retro.analyse(self.entries()), template, name=name, task_id=self.where.task_id, status=status
+            )
             with contextlib.suppress(OSError):
                 files.replace(self.where.retro, text.encode("utf-8", "replace"), sync=False)
 
     def show_end(self) -> None:
         """Make the face say what the journal says of the end. Idempotent."""
         if self.snapshot.end is not None:
-            self._show_all()
-            self._face.status(FACE[self.snapshot.end["outcome"]])
-            self.settle(sync=True)
+            self.show_all()
 
     def complete_step_files(self) -> None:
         """Put back the blocks that an agent or a crash took from the step files, and make them durable."""

@@ -1,12 +1,12 @@
-"""A file layer that dies at one operation: it stands in for `os` inside `orchestrator.files`, in processes of the tests.
+"""A file layer that dies at one operation: it stands in for `os` inside `orchestrator.files`, in workers of the tests.
 
-A directory outside of every workspace (ORCHESTRATOR_TEST_DEATH names it to workers) has the `order`: a phase, its occurrence,
-and whether the process dies before the operation, after it, or (a write) in the middle. `log` gets the phase of every
-operation, `hit` says that the order was carried out, and `gate`, if it is there, is a fifo whose reader goes on when it
-is closed.
+A directory outside of every workspace (ORCHESTRATOR_TEST_DEATH names it) has the `order`: a phase, its occurrence, and
+whether the process dies before the operation, after it, or (a write) in the middle; `guard` behind it: by way of its
+guard. `log` gets the phase of every
+operation, `hit` says that the order was carried out, and `gate`, if it is there, is a fifo whose reader goes on when
+it is closed.
 
-A phase is `<kind of the last journal line>: <operation> <file>`; so `commit: swap task.md` is the exchange after a
-commit.
+A phase is `<kind of the last journal line>: <operation> <file>`: `commit: swap task.md` is the exchange after a commit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class DyingLayer:
 
     def _die(self) -> None:
         (self._directory / "hit").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getppid() if self._order[3:] == ["guard"] else os.getpid(), signal.SIGKILL)
+        signal.pause()  # a worker dies with its guard, in a moment
 
     def phase_of(self, operation: str, path: str) -> str:
         name = os.path.basename(path)

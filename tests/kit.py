@@ -127,10 +127,12 @@ def start_supervised(root: Path, what: TaskSpec) -> tuple[Paths, subprocess.Pope
     return where, supervisor
 
 
-def kill(who: Identity) -> None:
-    """SIGKILL, to this very process and to no other that has its number."""
-    if identity.alive(who):
+def kill(who: Identity) -> bool:
+    """SIGKILL, to this very process and to no other that has its number. Whether it was there."""
+    there = identity.alive(who) is True
+    if there:
         containment.send(who.pid, signal.SIGKILL)
+    return there
 
 
 def kill_worker(where: Paths) -> None:

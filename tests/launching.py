@@ -16,8 +16,8 @@ import psutil
 from kit import until
 
 from orchestrator import containment, files, identity, workspace
-from orchestrator.core.journal import AttemptState
 from orchestrator.core.model import Launch, Limits, TaskSpec
+from orchestrator.core.snapshot import AttemptState
 from orchestrator.ports import Engine
 from orchestrator.store import Paths, look
 from orchestrator.takeover import take_over
@@ -70,9 +70,14 @@ def is_alive(pid: int) -> bool:
     return identity.of(pid) is not None
 
 
-def make_task(root: Path, skill: str, limits: Limits = LIMITS, **args: Any) -> Paths:
-    spec = TaskSpec("a family", "python", f"{HERE}/stubborn.py:{skill}", args, limits=limits, import_paths=(str(HERE),))
-    where, lock = workspace.create(str(root), spec, time.time)
+def spec_of(skill: str, limits: Limits = LIMITS, **args: Any) -> TaskSpec:
+    """A skill of stubborn.py, as `spawn` takes it."""
+    worker = f"{HERE}/stubborn.py:{skill}"
+    return TaskSpec("a family", "python", worker, args, limits=limits, import_paths=(str(HERE),))
+
+
+def make_task(root: Path, skill: str, **args: Any) -> Paths:
+    where, lock = workspace.create(str(root), spec_of(skill, **args), time.time)
     os.close(lock)
     return where
 

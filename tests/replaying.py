@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import Announcement, Coordinator, identity
-from orchestrator.core.journal import Snapshot
+from orchestrator.core.snapshot import Snapshot
 from orchestrator.store import Paths, look, read_journal
 
 #: What the skills of these tests begin with. `hold` keeps a first attempt from going on until `go` lies there.

@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+from orchestrator import files
+
 #: Says its pid and start, then goes on writing into the workspace until somebody ends it.
 _BEAT = """
 import os, signal, sys, time
@@ -50,7 +52,7 @@ async def family(task: Any, kinds: list[str], then: str = "stay", code: int = 0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for kind, path in beats.items():
         KINDS[kind](path)
-    while not all(path.exists() and path.read_text().count("\n") > 1 for path in beats.values()):
+    while not all(path.exists() and path.read_text().count("\n") > 1 for path in beats.values()):  # noqa: ASYNC110
         await anyio.sleep(0.005)
     (task.workspace / "ready").write_text("ready")
     if then == "exit":
@@ -64,8 +66,8 @@ async def family(task: Any, kinds: list[str], then: str = "stay", code: int = 0)
         await anyio.sleep_forever()
 
 
-async def spill(task: Any, then: str = "return") -> None:
-    """Leave behind a process in its own session that writes to the worker's stdout without an end."""
-    subprocess.Popen(["/bin/sh", "-c", "echo $$ > spill.pid; exec yes"], start_new_session=True, cwd=task.workspace)
-    while not (task.workspace / "spill.pid").exists():
-        await anyio.sleep(0.005)
+async def two_steps(task: Any) -> dict[str, str]:
+    """A step that may run twice and one that may not; each makes a directory, which is seen among the system calls."""
+    for name, effect in (("one", "idempotent"), ("two", "once")):
+        await task.step(name, files.make_directory, str(task.workspace / f"effect of {name}"), effect=effect)
+    return {"answer": "forty-two"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_door import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Cli
 
-from orchestrator import files
+from orchestrator import Coordinator, files
 from orchestrator.core import stepfile
 from orchestrator.store import Paths, look
 
@@ -131,6 +131,7 @@ def test_a_steps_file_that_cannot_be_meant_is_refused_with_its_line(tmp_path, mo
         (("recover", "task-20260101-000000-001"), NO_INPUT, ["task-20260101-000000-001"]),
         (("logs", ""), NO_INPUT, ["''"]),
         (("lint", "nowhere.md"), NO_INPUT, ["nowhere.md"]),
+        (("lint", "."), NO_INPUT, ["./task.md"]),
     ],
 )
 def test_a_call_with_wrong_words_is_told_which_and_how_to_say_it(cli, words, code, said):
@@ -164,6 +165,14 @@ def test_a_root_with_blanks_quotes_and_foreign_letters_is_a_root_like_any_other(
     assert "größte — 任务" in said.out
     assert cli("result", cli.task().name).out == "1\n"
     assert cli.task().name in cli("list").out
+
+
+async def test_what_a_program_raises_beside_its_tasks_reaches_it_as_it_was_raised(root):
+    reason = KeyError("why")
+    with pytest.raises(ValueError, match="mine") as raised:
+        async with Coordinator(root):
+            raise ValueError("mine") from reason
+    assert raised.value.__cause__ is reason
 
 
 # -- skills that misbehave -----------------------------------------------------------------------------------------

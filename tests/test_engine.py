@@ -257,8 +257,9 @@ async def test_a_worker_that_cannot_be_started_raises_and_leaves_nothing(make_en
         await engine.start(Launch(f"{where.task_id}.1", where.directory, held, big, lock, LIMITS))
     os.close(lock)
     assert held.cgroup is None or not os.path.exists(held.cgroup)
-    assert (taken := files.lock_directory(where.directory)) is not None
-    os.close(taken)
+    again = files.lock_directory(where.directory)
+    assert again is not None
+    os.close(again)
 
 
 async def test_the_worker_gets_the_environment_it_is_given_and_its_token(make_engine, root):

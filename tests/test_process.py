@@ -74,9 +74,9 @@ async def test_a_program_that_is_not_there_is_found_out_before_it_is_started(tmp
 
 
 async def test_a_program_that_vanished_since_is_an_error_and_no_success(tmp_path, cgroup):
-    call = dict(cwd=str(tmp_path), env=ENV, timeout=5, grace_seconds=1, sink=lambda _: None, cgroup=cgroup)
+    call: Any = {"cwd": str(tmp_path), "env": ENV, "timeout": 5, "grace_seconds": 1, "cgroup": cgroup}
     try:
-        ended = await process.run([str(tmp_path / "gone")], **call)
+        ended = await process.run([str(tmp_path / "gone")], sink=lambda _: None, **call)
     except FileNotFoundError:
         assert cgroup is None
     else:
@@ -152,7 +152,7 @@ async def test_a_job_that_holds_stdout_costs_no_descriptor_of_the_worker(run, tm
 
 
 async def test_both_streams_come_in_their_order_and_the_tail_shows_why_it_failed(run):
-    ended, said = await run("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo the reason >&2; exit 1")
+    ended, said = await run("seq -f 'line %g' 0 1999; echo the reason >&2; exit 1")
     assert said.startswith(b"line 0\nline 1\n")
     assert said.endswith(b"line 1999\nthe reason\n")
     assert ended.tail.endswith("line 1999\nthe reason\n")
@@ -193,9 +193,7 @@ async def test_its_environment_is_what_it_is_given_and_nothing_of_ours(tmp_path,
 async def _plain(argv: list[str], cwd: Path, env: dict[str, str]) -> tuple[process.CommandExit, bytes]:
     said: list[bytes] = []
     held = containment.name_one(secrets.token_hex(8)).cgroup
-    ended = await process.run(
-        argv, cwd=str(cwd), env=env, timeout=10, grace_seconds=1, sink=said.append, cgroup=held
-    )
+    ended = await process.run(argv, cwd=str(cwd), env=env, timeout=10, grace_seconds=1, sink=said.append, cgroup=held)
     return ended, b"".join(said)
 
 

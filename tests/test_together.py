@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import dying
 import kit
 import psutil
 import pytest
@@ -214,6 +215,32 @@ async def test_cancelling_a_task_ends_what_its_step_left_in_a_session_of_its_own
     cancelled_whole(handle.where)
 
 
+@pytest.mark.parametrize("without", ["", "cgroup"])
+async def test_what_a_stopped_worker_left_is_ended_before_the_next_one_begins(
+    tmp_path: Path, root: Path, ledger: Ledger, gate: Path, without: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its guard, which would have seen to it, was killed when the attempt had just closed."""
+    monkeypatch.setenv("ORCHESTRATOR_WITHOUT", without)
+    (tmp_path / "death").mkdir()
+    (tmp_path / "death" / "order").write_text('["closed: sync journal.jsonl", 1, "after", "guard"]')
+    env = {dying.VARIABLE: str(tmp_path / "death")}
+    where = await kit.start_and_leave(root, kit.spec("leaves_a_grandchild", ledger, env=env, gate=str(gate)))
+    await ledger.has("start began 1")
+    found = kit.identities(where)
+    assert found is not None
+    os.kill(found[1].pid, signal.SIGTERM)
+    await kit.let_go(where)
+    assert [e["outcome"] for e in kit.entries(where, "closed")] == ["stopped"]
+    left = sleepers(ledger)
+    assert left, "nobody has ended the grandchild yet"
+    async with Coordinator(root) as coordinator:
+        assert [r.action for r in await coordinator.recover()] == ["resumed"]
+        await ledger.has("start began 2")
+        assert left[0] not in sleepers(ledger)
+        await coordinator.cancel(where.task_id)
+    cancelled_whole(where)
+
+
 STEPS_FILE = """
 steps:
   - name: fetch
@@ -282,6 +309,18 @@ async def test_a_thing_to_be_done_once_that_was_cut_off_waits_for_a_person(
     assert "--done|--redo" in again[0].reason
     assert kit.tries(ledger, "send") == [1]
     assert kit.step_lines(handle.where) == ["[start done]", "[working] send"]
+
+
+async def test_a_thing_to_be_done_once_waits_for_a_person_behind_a_step_that_failed_as_well(
+    root: Path, ledger: Ledger
+) -> None:
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(kit.spec("sends_once", ledger, after_a_failure=True))
+        assert (await handle.wait(30)).status == "uncertain"
+        await kit.let_go(handle.where)
+        again = (await coordinator.recover())[0]
+    assert (again.action, again.step) == ("waits", "send")
+    assert kit.step_lines(handle.where) == ["[start done]", "[failed] extra", "[working] send"]
 
 
 @pytest.mark.parametrize(

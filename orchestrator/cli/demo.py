@@ -23,8 +23,8 @@ from orchestrator.cli.lockstep import hold_in_a_step
 from orchestrator.cli.progress import Progress
 from orchestrator.compose import Coordinator, resolve
 from orchestrator.core import stepfile
-from orchestrator.core.journal import AttemptState, Snapshot, StepState
 from orchestrator.core.model import Announcement, Containment, Identity, StepStatus
+from orchestrator.core.snapshot import AttemptState, Snapshot, StepState
 from orchestrator.errors import UsageError
 from orchestrator.store import Look, Paths, look
 from orchestrator.watching import Watch
@@ -63,7 +63,7 @@ async def _story(root: str, tree: str, screen: Screen) -> int:
         "the middle of a step; then the task is recovered.",
     )
     progress = Progress()
-    screen.chapter("Start", f"orchestrator spawn repo_report \\\n    --arg path={tree}")
+    screen.chapter("Start", f"export ORCHESTRATOR_ROOT={root}", f"orchestrator spawn repo_report --arg path={tree}")
     where, attempt = await _start(root, tree)
     assert attempt.identity is not None
     screen.say(f"{where.task_id}, worker process {attempt.identity.pid}")
@@ -72,13 +72,13 @@ async def _story(root: str, tree: str, screen: Screen) -> int:
         screen.verdict(False, "The task ended before its worker could be killed: name a larger tree with --path.")
         return 1
     killed = _evidence(where)
-    screen.chapter("What lies on the disk now", f"cat {where.task_id}/task.md")
+    screen.chapter("What lies on the disk now", f"cat $ORCHESTRATOR_ROOT/{where.task_id}/task.md")
     screen.file(_text(where.task_md))
     screen.chapter("Recover", f"orchestrator recover {where.task_id}")
     said = await _recover(root, where, screen, progress)
     _show_the_end(where, said, screen)
     ended = _evidence(where)
-    screen.chapter("What was run, by the journal", f"cat {where.task_id}/.task/journal.jsonl")
+    screen.chapter("What was run, by the journal", f"cat $ORCHESTRATOR_ROOT/{where.task_id}/.task/journal.jsonl")
     screen.table(("Step", "Begun", "Done", "By attempt"), [_row(ended, label) for label in ended.snapshot.order])
     found = list(_checks(where, attempt, step, killed, ended, said))
     screen.checks(found)
@@ -178,10 +178,10 @@ def _last_note(seen: Look) -> str:
 def _show_the_end(where: Paths, said: Announcement, screen: Screen) -> None:
     screen.say(f"announced: {said.summary}")
     if os.path.exists(where.step("report.md")):
-        screen.chapter("The report begins", f"head -{_HEAD_LINES} {where.task_id}/report.md")
+        screen.chapter("The report begins", f"head -n {_HEAD_LINES} $ORCHESTRATOR_ROOT/{where.task_id}/report.md")
         screen.markdown("\n".join(_text(where.step("report.md")).splitlines()[:_HEAD_LINES]))
     if os.path.exists(where.retro):
-        screen.chapter("The retrospect", f"cat {where.task_id}/task-retro.md")
+        screen.chapter("The retrospect", f"cat $ORCHESTRATOR_ROOT/{where.task_id}/task-retro.md")
         screen.markdown(_text(where.retro))
 
 

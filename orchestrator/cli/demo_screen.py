@@ -24,7 +24,7 @@ class Working(Protocol):
 
 
 class Screen:
-    """One after the other: a title, numbered chapters with the command that does the same, and what is in them."""
+    """One after the other: a title, numbered chapters with the commands that do the same, and what is in them."""
 
     def __init__(self) -> None:
         self._out = Console(highlight=False)
@@ -38,14 +38,17 @@ class Screen:
             Panel(Text(about), title=f"[bold]{text}[/]", padding=(0, 1)) if self._nice else f"{text}\n\n{about}"
         )
 
-    def chapter(self, text: str, command: str) -> None:
+    def chapter(self, text: str, *commands: str) -> None:
         self._chapter += 1
         heading = f"{self._chapter}  {text}"
         self._out.print()
         self._out.print(
             Rule(Text(heading, "bold"), align="left", style="bright_black") if self._nice else f"== {heading}"
         )
-        self._out.print(Text(f"$ {command}", "bright_black"), soft_wrap=True)
+        for command in commands:
+            if self._nice and len(command) > self._out.width - 2:
+                command = command.replace(" --arg", " \\\n    --arg")
+            self._out.print(Text(f"$ {command}", "bright_black"), soft_wrap=True)
 
     def say(self, text: str, *, wrap: bool = True) -> None:
         self._out.print(Text(text), soft_wrap=not wrap)

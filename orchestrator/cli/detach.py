@@ -37,7 +37,7 @@ def start_supervisor(where: Paths, lock: int) -> None:
 
     errors = files.open_log(where.supervisor_log)
     try:
-        subprocess.Popen(
+        supervisor = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator.cli.supervisor", where.directory, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -45,6 +45,7 @@ def start_supervisor(where: Paths, lock: int) -> None:
             pass_fds=(lock,),
             start_new_session=True,
         )
+        supervisor.returncode = 0  # it outlives us on purpose: Popen is not to warn that it still runs
     finally:
         os.close(errors)
         os.close(lock)

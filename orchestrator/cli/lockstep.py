@@ -12,8 +12,8 @@ import psutil
 
 from orchestrator import containment, identity
 from orchestrator.core import stepfile
-from orchestrator.core.journal import StepState
 from orchestrator.core.model import Identity
+from orchestrator.core.snapshot import StepState
 from orchestrator.store import Look, Paths, look
 
 #: How long the worker runs between two looks: longer and longer within a step, short whenever the journal grew.

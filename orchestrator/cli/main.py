@@ -297,6 +297,8 @@ def _call() -> Any:
 
 _HINTS = {
     28: "the disk is full: free some space, then: orchestrator recover",
+    122: "your quota is used up: free some space, then: orchestrator recover",
+    27: "files may not grow so large: raise the limit (ulimit -f) or free some space, then: orchestrator recover",
     30: "the file system is read-only: name another place with --root",
     13: "look at the permissions, or name another place with --root",
 }

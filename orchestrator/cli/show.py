@@ -161,6 +161,8 @@ def lint_path(root: str, path: str, as_json: bool) -> int:
         path = store.paths(root, path).task_md
     try:
         face = Checklist.parse(files.read(path))
+    except FileNotFoundError:
+        raise TaskNotFound(f"{path}: there is no such file", "name a task.md, a task's directory or its id") from None
     except Damaged as error:
         return _unreadable(error, as_json)
     if as_json:

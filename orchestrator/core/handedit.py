@@ -10,8 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from orchestrator.core.checklist import Checklist, FaceStep
-from orchestrator.core.journal import Snapshot
 from orchestrator.core.model import StepId, StepStatus
+from orchestrator.core.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.journal import Snapshot, StepState
 from orchestrator.core.model import (
     Effect,
     ErrorClass,
@@ -18,6 +17,7 @@ from orchestrator.core.model import (
     TaskStatus,
     WorkerExit,
 )
+from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.errors import TransitionError
 
 PENDING, WORKING, DONE, FAILED, SKIPPED, UNCERTAIN = (
@@ -89,8 +89,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A person decides; `verb` is the command that goes on."""
+    """A person decides; `verb` is the command that goes on, with TASK for the task's id."""
 
+    outcome: Outcome
     step: str | None
     reason: str
     verb: str
@@ -110,8 +111,9 @@ def next_action(
         return Finish(Outcome.CANCELLED, "cancelled on request", request=cancel)
     step = _next_open(snapshot)
     label = step.label if step else None
-    if step is not None and step.status is UNCERTAIN:
-        return Wait(label, f"nobody knows whether {label!r} took effect", "resolve")
+    waits = _waits_for(snapshot, label)
+    if waits is not None:
+        return waits
     if snapshot.deaths >= (deaths or snapshot.death_limit):
         return _budget_spent(snapshot, label)
     if snapshot.incompletes > 1:
@@ -123,6 +125,22 @@ def _next_open(snapshot: Snapshot) -> StepState | None:
     """The resume point, past what failed for good: a skill may go on without that, and it cannot fail once more."""
     steps = (snapshot.steps[label] for label in snapshot.order)
     return next((s for s in steps if not s.status.finished and s.status is not FAILED), None)
+
+
+def _waits_for(snapshot: Snapshot, label: str | None) -> Wait | None:
+    if snapshot.paused:
+        return Wait(Outcome.PAUSED, label, "it was paused", "continue TASK")
+    uncertain = next((s.label for s in snapshot.steps.values() if s.status is UNCERTAIN), None)
+    if uncertain is not None:
+        verb = f"resolve TASK {uncertain!r} --done|--redo"
+        return Wait(Outcome.UNCERTAIN, uncertain, f"nobody knows whether step {uncertain!r} took effect", verb)
+    asked = next((q for q, answer in snapshot.questions.items() if answer is None), None)
+    return None if asked is None else Wait(Outcome.QUESTION, label, f"it asks: {asked}", "answer TASK TEXT")
+
+
+def command_line(verb: str, task_id: str) -> str:
+    """The command that goes on."""
+    return f"orchestrator {verb.replace('TASK', task_id)}"
 
 
 def _budget_spent(snapshot: Snapshot, label: str | None) -> Finish:

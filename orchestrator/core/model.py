@@ -59,6 +59,8 @@ class Outcome(enum.StrEnum):
     TIMED_OUT = "timed_out"
     LOST = "lost"
     UNCERTAIN = "uncertain"
+    QUESTION = "question"
+    PAUSED = "paused"
     STOPPED = "stopped"
     CANCELLED = "cancelled"
 

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from orchestrator.core.journal import DEATHS
+from orchestrator.core.snapshot import DEATHS
 
 
 @dataclass(slots=True)
 class Try:
-    """One try of a step. `how`: done, failed, raised, interrupted, lost (its worker died), uncertain, skipped."""
+    """One try of a step.
+
+    `how`: done, failed, raised, interrupted, lost (its worker died), uncertain, skipped, reopened (it was done, and a
+    person ordered it anew).
+    """
 
     attempt: int
     number: int
@@ -128,6 +132,9 @@ def _step(retro: Retro, open_tries: dict[str, Try], entry: Mapping[str, Any], at
         step.tries.append(begun)
         step.status = "working"
         return
+    if entry["kind"] == "redo":
+        for done in step.tries:
+            done.how = "reopened" if done.how == "done" else done.how
     how = str(entry.get("status", entry["kind"]))
     ended = open_tries.pop(label, None)
     if ended is not None:

@@ -15,8 +15,8 @@ import anyio
 import anyio.to_thread
 
 from orchestrator import containment, files, identity, means
-from orchestrator.core.journal import AttemptState
 from orchestrator.core.model import Containment, Identity, Launch, WorkerExit
+from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import Unkillable
 
 #: Between two looks at a process that the kernel cannot tell us about (no pidfd).

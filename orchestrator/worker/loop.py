@@ -14,6 +14,7 @@ import anyio
 
 from orchestrator import identity
 from orchestrator.core import lifecycle
+from orchestrator.core.lifecycle import Wait
 from orchestrator.core.model import Effect, ErrorClass, Json, Outcome, StepStatus, TaskSpec
 from orchestrator.errors import OrchestratorError, StepConflict, StepFailed, StepUncertain, SyncFailed, UnknownSkill
 from orchestrator.store import Paths, read_spec
@@ -80,10 +81,14 @@ class _Attempt:
 
     async def _main(self, spec: TaskSpec) -> int:
         scope = anyio.CancelScope()
-        async with anyio.create_task_group() as group:
-            group.start_soon(self._listen, scope)
-            code = await self._limited(spec, scope)
-            group.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._listen, scope)
+                code = await self._limited(spec, scope)
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as errors:  # a disk that takes nothing is to be told from a crash
+            first = _leaves(errors)[0]
+            raise first from first.__cause__
         return code
 
     async def _listen(self, scope: anyio.CancelScope) -> None:
@@ -111,20 +116,35 @@ class _Attempt:
             what = error.what if isinstance(error, UnknownSkill) else f"the skill cannot be loaded: {_said(error)}"
             return self._end(Outcome.FAILED, what, hint=hint)
         while True:
-            task = Task(self._writer, name=spec.name, args=args, needs_result=spec.kind == "python")
+            code = await self._from_the_top(spec, skill, args)
+            if code is not None:
+                return code
+
+    async def _from_the_top(self, spec: TaskSpec, skill: skills.Skill, args: Mapping[str, Json]) -> int | None:
+        """Run the skill once. None when it is to run again: a todo's body raised, or an order reopened a step."""
+        why = ""
+        with anyio.CancelScope() as scope:
+
+            def leave(reason: str) -> None:
+                nonlocal why
+                why = reason
+                scope.cancel()
+
+            task = Task(self._writer, name=spec.name, args=args, needs_result=spec.kind == "python", leave=leave)
             try:
                 result = await skill(task, **args)
             except Exception as error:
-                code = await self._raised(task, error)
-                if code is None:
-                    continue
-                return code
+                return await self._raised(task, error)
             except (SystemExit, BaseExceptionGroup) as error:
                 left = next((e for e in _leaves(error) if isinstance(e, SystemExit)), None)
                 if left is None:
                     raise
                 return _exit_code(left)
             return self._ended_well(task, result)
+        if why == "again":
+            self._interrupt_open("an order reopened a step")
+            return None
+        return self._wait_for_person()
 
     def _resolve(self, spec: TaskSpec) -> tuple[skills.Skill, Mapping[str, Json]]:
         if spec.kind == "steps":
@@ -161,9 +181,7 @@ class _Attempt:
             return 0
         assert isinstance(error, OrchestratorError)
         if isinstance(error, StepUncertain):
-            said = self._writer.announcement(Outcome.UNCERTAIN, error.what, hint=error.hint)
-            self._writer.wait_for_person(said)
-            return error.exit_code
+            return self._wait_for_person()
         outcome = Outcome.CONFLICT if isinstance(error, StepConflict) else Outcome.FAILED
         hint = error.hint or f"see why: orchestrator show {task.id}   the worker's output: orchestrator logs {task.id}"
         return self._end(outcome, error.what, hint=hint)
@@ -186,11 +204,8 @@ class _Attempt:
             if isinstance(error, OSError | SyncFailed):
                 raise
             return self._end(Outcome.FAILED, f"the skill's own result: {error}", error_class=ErrorClass.VALIDATION)
-        uncertain = next((s for s in self._writer.snapshot.steps.values() if s.status is StepStatus.UNCERTAIN), None)
-        if uncertain is not None:
-            said = self._writer.announcement(Outcome.UNCERTAIN, f"step {uncertain.label!r} waits for a decision")
-            self._writer.wait_for_person(said)
-            return StepUncertain.exit_code
+        if any(state.status is StepStatus.UNCERTAIN for state in self._writer.snapshot.steps.values()):
+            return self._wait_for_person()
         for state in list(self._writer.snapshot.steps.values()):
             if not state.status.finished and state.status is not StepStatus.FAILED:
                 why = "not reached by the skill" if state.label not in task.open else "left before its end"
@@ -204,6 +219,15 @@ class _Attempt:
         said = self._writer.announcement(outcome, reason, hint=hint, result=result)
         self._writer.end(said, **({"error_class": error_class} if error_class else {}))
         return 0 if outcome == Outcome.COMPLETED else 1
+
+    def _wait_for_person(self) -> int:
+        """Close the attempt because a person has to decide, answer, or say that it goes on."""
+        self._interrupt_open("it waits for a person")
+        action = lifecycle.next_action(self._writer.snapshot)
+        assert isinstance(action, Wait)
+        hint = lifecycle.command_line(action.verb, self._writer.where.task_id)
+        self._writer.wait_for_person(self._writer.announcement(action.outcome, action.reason, hint=hint))
+        return StepUncertain.exit_code
 
     def _stopped(self, outcome: Outcome, reason: str) -> int:
         self._interrupt_open(reason)

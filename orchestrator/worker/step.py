@@ -13,9 +13,9 @@ from typing import Any
 
 from orchestrator import files
 from orchestrator.core import stepfile
-from orchestrator.core.journal import StepState
 from orchestrator.core.model import ErrorClass, Json, Output, StepError
 from orchestrator.core.names import error_fingerprint
+from orchestrator.core.snapshot import StepState
 from orchestrator.writer import TaskWriter, dumps
 
 

@@ -6,20 +6,24 @@ import asyncio
 import contextlib
 import inspect
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.to_thread
 
+from orchestrator import files, orders
 from orchestrator.core import lifecycle
-from orchestrator.core.journal import StepState
 from orchestrator.core.lifecycle import Check, Conflict, GiveUp, HandBack, Reopen, RunTry
 from orchestrator.core.model import Effect, Json, StepError, StepId, StepStatus
-from orchestrator.errors import NotDone, StepConflict, StepFailed, StepUncertain, SyncFailed, UsageError
+from orchestrator.core.snapshot import StepState
+from orchestrator.errors import NotDone, StepFailed, StepUncertain, SyncFailed, UsageError
+from orchestrator.worker import call as call_
 from orchestrator.worker import step as steps
+from orchestrator.worker.call import Call
 from orchestrator.worker.step import Done, Step
+from orchestrator.worker.todo import Todo
 from orchestrator.writer import TaskWriter
 
 
@@ -30,7 +34,15 @@ class ThreadStuck(Exception):  # noqa: N818 - ends the worker, never reaches a s
 class Task:
     """What a skill is given. `workspace` is where its own files go, `args` what it was spawned with."""
 
-    def __init__(self, writer: TaskWriter, *, name: str, args: Mapping[str, Json], needs_result: bool = True) -> None:
+    def __init__(
+        self,
+        writer: TaskWriter,
+        *,
+        name: str,
+        args: Mapping[str, Json],
+        needs_result: bool = True,
+        leave: Callable[[str], None] = lambda why: None,
+    ) -> None:
         self.id = writer.where.task_id
         self.name = name
         self.args = args
@@ -38,13 +50,17 @@ class Task:
         self.attempt = writer.snapshot.attempt_number
         self.broken: Exception | None = None  #: the disk failed: nothing more is written, the worker ends
         self.open: dict[str, Step] = {}  #: tries that run now, by label
-        self.todos: dict[str, _Call] = {}  #: of these, the ones whose body is a loop's
+        self.todos: dict[str, Call] = {}  #: of these, the ones whose body is a loop's
         self._needs_result = needs_result
         self._writer = writer
         self._seen: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
         self._running: set[tuple[str, str | None]] = set()
         self._cursor: str | None = None
         self._settling = False
+        self._leave = leave
+        self._orders_seen = 0  # bytes of the requests file that were looked at
+        self._taken: list[dict[str, Any]] = []  # messages the skill was given and has not yet acted upon
         self._random = random.Random()
 
     # -- what a skill calls ------------------------------------------------------------------------------------
@@ -73,19 +89,19 @@ class Task:
         Raises StepFailed when it failed for good, StepConflict when it is done with other arguments, StepUncertain when
         a person must say whether a `once` step took effect. Cancelling leaves the step to be run again.
         """
-        effect = _effect(effect)
+        effect = call_.effect_of(effect)
         with self._name_taken(name, key) as step_id:
-            call = _Call(step_id, fn, args, effect, retries, timeout, check, tuple(outputs), steps.hash_args(args))
+            call = Call(step_id, fn, effect, retries, args, timeout, check, tuple(outputs), steps.hash_args(args))
             return await self._step(call)
 
-    def todo(self, name: str, *, key: str | None = None, effect: str = "idempotent", retries: int = 2) -> _Todo:
+    def todo(self, name: str, *, key: str | None = None, effect: str = "idempotent", retries: int = 2) -> Todo:
         """`async for step in task.todo(name):` runs the body when the step is not done, else passes over it.
 
         What the body sets as `step.result` is committed when it ends. A body that raises ends this run of the skill; it
         is tried again, from the top, up to `retries` times. Leaving the body by `break` or `return` leaves the step
         undone.
         """
-        return _Todo(self, name, key, _effect(effect), retries)
+        return Todo(self, name, key, call_.effect_of(effect), retries)
 
     async def plan(self, names: Iterable[str | StepId]) -> None:
         """Write the steps that lie ahead into task.md. Those never reached by the end are skipped, with that reason."""
@@ -109,17 +125,71 @@ class Task:
                 self._settle_soon()
             self._cursor = label
 
+    async def ask(self, question: str) -> str:
+        """Ask a person. The worker ends, the question is announced, and the answer lets the task go on, here.
+
+        The same question asked again in one skill is another one, and gets an answer of its own.
+        """
+        n = self._asked[question] = self._asked.get(question, 0) + 1
+        key = question if n == 1 else f"{question} ({n})"
+        await self._border()
+        answer = self._writer.snapshot.questions.get(key)
+        if answer is None:
+            if key not in self._writer.snapshot.questions:
+                with self._disk():
+                    self._writer.record("asked", sync=True, question=key)
+            await self._go("question")
+        assert answer is not None
+        return answer
+
+    def messages(self) -> list[str]:
+        """The messages sent to the task (`orchestrator send`) since the last call.
+
+        Each is given at least once: again after a crash that came before the next step.
+        """
+        due = [r for r in orders.due(self._writer.where, self._writer.snapshot) if r["verb"] == "send"]
+        new = [r for r in due if r not in self._taken]
+        self._taken += new
+        return [str(r.get("text", "")) for r in new]
+
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _state(self, step: StepId) -> StepState | None:
         label = self._writer.snapshot.labels.get(step)
         return self._writer.snapshot.steps[label] if label is not None else None
 
-    def _decide(self, state: StepState | None, call: _Call) -> lifecycle.StepDecision:
+    def _decide(self, state: StepState | None, call: Call) -> lifecycle.StepDecision:
         redone = self._writer.snapshot.redone
         return lifecycle.decide_step(state, effect=call.effect, retries=call.retries, args=call.digest, redone=redone)
 
-    async def _step(self, call: _Call) -> Json:
+    async def _border(self) -> None:
+        """Between two steps: carry out the orders that came meanwhile. Cheap when there are none."""
+        size = files.size(self._writer.where.requests)
+        self._acknowledge()
+        if size == self._orders_seen:
+            return
+        self._orders_seen = size
+        with self._disk():
+            came = {request["verb"] for request in orders.carry_out(self._writer)}
+        if self._writer.snapshot.paused:
+            await self._go("paused")
+        if came & {"redo", "resolve", "retry"}:  # what was handed back may be wrong now: from the top
+            await self._go("again")
+
+    async def _go(self, why: str) -> None:
+        """Leave the skill where it is; its loop cancels it and decides what comes next."""
+        self._leave(why)
+        await anyio.sleep_forever()
+
+    def _acknowledge(self) -> None:
+        """The skill has taken its next step: the messages it was given have arrived."""
+        taken, self._taken = self._taken, []
+        for request in taken:
+            with self._disk():
+                orders.handle(self._writer, request)
+
+    async def _step(self, call: Call) -> Json:
+        await self._border()
         while True:
             state = self._state(call.step)
             decision = self._decide(state, call)
@@ -134,7 +204,7 @@ class Task:
                 case HandBack():
                     return self._hand_back(state, call)
                 case Conflict():
-                    raise _conflict(state, "it is done with other arguments than it is asked for with now")
+                    raise call_.conflict(state, "it is done with other arguments than it is asked for with now")
                 case GiveUp(error, commit):
                     self._give_up(state, error, commit)
                 case Check():
@@ -142,14 +212,14 @@ class Task:
                 case Reopen():
                     self._reopen(state)
 
-    def _hand_back(self, state: StepState, call: _Call) -> Json:
+    def _hand_back(self, state: StepState, call: Call) -> Json:
         if state.by_hand and state.status is StepStatus.DONE:
             if self._needs_result and state.result is None:
-                raise _conflict(state, "it was marked done by hand and its result is not known")
+                raise call_.conflict(state, "it was marked done by hand and its result is not known")
             try:
                 steps.verify(str(self.workspace), call.outputs)
             except steps.OutputMissing as error:
-                raise _conflict(state, f"it was marked done by hand, but {error}") from None
+                raise call_.conflict(state, f"it was marked done by hand, but {error}") from None
         return self._writer.result_of(state)
 
     def _reopen(self, state: StepState) -> None:
@@ -167,7 +237,7 @@ class Task:
             self._settle_soon()
         raise StepFailed(state.label, f"{error.type}: {error.message}", error.error_class)
 
-    async def _try(self, call: _Call, number: int) -> tuple[bool, Json]:
+    async def _try(self, call: Call, number: int) -> tuple[bool, Json]:
         """One try. (True, result) when it is done; (False, None) when the journal now says what comes next."""
         step = self._begin(call, number)
         try:
@@ -185,7 +255,7 @@ class Task:
         self._commit(step, result, outputs)
         return True, result
 
-    def _begin(self, call: _Call, number: int) -> Step:
+    def _begin(self, call: Call, number: int) -> Step:
         previous = steps.previous_notes(self._writer, self._state(call.step)) if number > 1 else ""
         with self._disk():
             state = self._writer.begin_try(
@@ -195,14 +265,14 @@ class Task:
         step = self.open[state.label] = Step(self._writer, state, previous)
         return step
 
-    async def _run(self, call: _Call, step: Step) -> Json:
+    async def _run(self, call: Call, step: Step) -> Json:
         token = steps.current.set(step)
         try:
             if call.timeout is None:
-                result = await _call(call.fn, call.args)
+                result = await call_.run(call.fn, call.args)
             else:
                 with anyio.move_on_after(call.timeout) as limit:
-                    result = await _call(call.fn, call.args)
+                    result = await call_.run(call.fn, call.args)
                 if limit.cancelled_caught:
                     said = f"step {step.label!r} took longer than its timeout of {call.timeout:g} s"
                     raise TimeoutError(said) if inspect.iscoroutinefunction(call.fn) else ThreadStuck(said)
@@ -216,7 +286,7 @@ class Task:
         del self.open[step.label]
         self._settle_soon()
 
-    def _failed(self, call: _Call, step: Step, error: BaseException, *, give_up: bool = True) -> None:
+    def _failed(self, call: Call, step: Step, error: BaseException, *, give_up: bool = True) -> None:
         """Write down that a try raised. A `once` try is left as it is: nobody knows what it did, its check is asked."""
         del self.open[step.label]
         said = steps.describe(error)
@@ -241,12 +311,12 @@ class Task:
             return 0.0
         return lifecycle.backoff_seconds(state.spent, self._random.random())
 
-    async def _check(self, state: StepState, call: _Call) -> None:
+    async def _check(self, state: StepState, call: Call) -> None:
         """Find out whether a `once` step that was cut off took effect; on return the journal says so."""
         said: Any = None
         if call.check is not None and state.status is not StepStatus.UNCERTAIN:
             with contextlib.suppress(Exception):  # a check that fails knows nothing
-                said = await _call(call.check, call.args)
+                said = await call_.run(call.check, call.args)
         if said is True or isinstance(said, Done):
             result = steps.storable(said.result) if isinstance(said, Done) else None
             outputs = steps.verify(str(self.workspace), call.outputs)
@@ -305,77 +375,3 @@ class Task:
         self._settling = False
         with contextlib.suppress(OSError, SyncFailed), self._disk():
             self._writer.settle()
-
-
-class _Call:
-    """One call of `task.step`: what to run, and how."""
-
-    __slots__ = ("args", "check", "digest", "effect", "fn", "outputs", "retries", "step", "timeout")
-
-    def __init__(
-        self,
-        step: StepId,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        effect: str,
-        retries: int,
-        timeout: float | None,
-        check: Callable[..., Any] | None,
-        outputs: tuple[str, ...],
-        digest: str,
-    ) -> None:
-        self.step, self.fn, self.args, self.effect, self.retries = step, fn, args, effect, retries
-        self.timeout, self.check, self.outputs, self.digest = timeout, check, outputs, digest
-
-
-class _Todo(AsyncIterator[Step]):
-    """A loop of no or one pass. An iterator and no generator: a generator would not see its body raise either."""
-
-    def __init__(self, task: Task, name: str, key: str | None, effect: str, retries: int) -> None:
-        self._task = task
-        self._name, self._key, self._effect, self._retries = name, key, effect, retries
-        self._step: Step | None = None
-
-    def __aiter__(self) -> _Todo:
-        return self
-
-    async def __anext__(self) -> Step:
-        if self._step is not None:
-            self._task._commit(self._step, steps.storable(self._step.result))
-            del self._task.todos[self._step.label]
-            raise StopAsyncIteration
-        with self._task._name_taken(self._name, self._key) as step_id:
-            call = _Call(step_id, _never, (), self._effect, self._retries, None, None, (), "")
-            state = self._task._state(step_id)
-            decision = self._task._decide(state, call)
-            if isinstance(decision, RunTry):
-                self._step = self._task._begin(call, decision.number)
-                self._task.todos[self._step.label] = call
-                return self._step
-            await self._task._step(call)
-            raise StopAsyncIteration
-
-
-def _never() -> None:
-    raise AssertionError("the body of a todo is run by its loop")
-
-
-async def _call(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args)
-    result = await anyio.to_thread.run_sync(lambda: fn(*args), abandon_on_cancel=True)
-    return await result if inspect.isawaitable(result) else result
-
-
-def _effect(effect: str) -> str:
-    try:
-        return Effect(effect)
-    except ValueError:
-        raise UsageError(f"effect {effect!r} is none", "it is pure, idempotent or once") from None
-
-
-def _conflict(state: StepState, what: str) -> StepConflict:
-    return StepConflict(
-        f"step {state.label!r}: {what}",
-        f"write `[redo] {state.label}` into task.md to have it done anew, then recover the task",
-    )

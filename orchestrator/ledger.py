@@ -1,0 +1,66 @@
+"""The commit log of a task while its lock is held."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from orchestrator import files
+from orchestrator.core import journal, names
+from orchestrator.core.snapshot import Snapshot
+from orchestrator.store import Clock, Paths, timestamp
+
+
+class Ledger:
+    """The journal's one writer, and the fold of all that it holds."""
+
+    def __init__(self, where: Paths, clock: Clock, lines: list[bytes], snapshot: Snapshot) -> None:
+        self.where = where
+        self.snapshot = snapshot
+        self._clock = clock
+        self._journal = files.SyncedFile(where.journal)
+        self._lines = lines  # every line of the journal, in case it has to be written again
+        self.run = snapshot.attempts[-1].run if snapshot.attempts else self._run_of(0)
+        self.notices: list[str] = []
+
+    def _run_of(self, attempt: int) -> str:
+        return names.run_id(self.where.task_id, attempt, self.snapshot.generation)
+
+    def record(self, kind: str, *, sync: bool, **fields: Any) -> None:
+        """Append one entry, and fold it in. With `sync` it and all before it are durable on return.
+
+        Raises OSError or SyncFailed: then it does not count, and the holder has to stop.
+        """
+        entry = {
+            "run": self.run,
+            "seq": self.snapshot.seq.get(self.run, 0) + 1,
+            "at": timestamp(self._clock()),
+            "kind": kind,
+            **fields,
+        }
+        line = journal.encode(entry)
+        self._journal.append(line, sync=sync)
+        self._lines.append(line)
+        if not self._journal.in_place():
+            self._write_journal_again()
+        self.snapshot.apply(entry)
+
+    def _write_journal_again(self) -> None:
+        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole."""
+        self._journal.close()
+        self.make(self.where.inner)
+        files.replace(self.where.journal, b"".join(self._lines), sync=True)
+        self._journal = files.SyncedFile(self.where.journal)
+        self.notices.append("the journal had been removed or replaced and was written again")
+
+    def entries(self) -> list[dict[str, Any]]:
+        return [e for line in self._lines if (e := journal.decode(line[:-1])) is not None]
+
+    def make(self, directory: str) -> None:
+        """A directory of the task, durable, if it is not there."""
+        if not os.path.isdir(directory):
+            files.make_directory(directory)
+            files.sync_directory(self.where.directory)
+
+    def close(self) -> None:
+        self._journal.close()

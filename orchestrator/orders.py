@@ -1,0 +1,67 @@
+"""A person's orders: made durable, carried out by whoever holds the task's lock, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator import store
+from orchestrator.core import verbs
+from orchestrator.core.snapshot import Snapshot
+from orchestrator.core.verbs import OF_A_STEP, Verb
+from orchestrator.errors import Refused
+from orchestrator.store import Paths
+from orchestrator.writer import TaskWriter
+
+#: What of a request is written into the line that is its effect.
+_FIELDS = ("step", "why", "done", "result", "question", "text")
+
+
+def due(where: Paths, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The requests that nobody has handled, oldest first."""
+    return [r for r in store.read_requests(where) if str(r["id"]) not in snapshot.handled]
+
+
+def check(where: Paths, snapshot: Snapshot, request: Mapping[str, Any]) -> None:
+    """Raises Refused, with what can be done instead, when the order makes no sense in the state the task is in."""
+    said = verbs.refusal(snapshot, request)
+    if said is not None:
+        what, hint = (text.replace("TASK", where.task_id) for text in said)
+        if request.get("step") and "STEP" in hint:
+            hint = hint.replace("STEP", repr(request["step"]))
+        raise Refused(f"{where.task_id}: {what}", hint)
+
+
+def handled(where: Paths, request_id: str) -> dict[str, Any] | None:
+    """The journal's line by which this request was handled; None as long as it was not."""
+    entries = store.read_journal(where).entries
+    return next((e for e in reversed(entries) if e["kind"] == "handled" and e["request"] == request_id), None)
+
+
+def carry_out(task: TaskWriter) -> list[dict[str, Any]]:
+    """Carry out every order that is due, each by one synced line; returns them. The lock's holder calls it.
+
+    A cancel is left to the end of the task, a message to the skill that reads it. An order that has lost its sense
+    since it was made is recorded as refused.
+    """
+    found = []
+    for request in due(task.where, task.snapshot):
+        if request["verb"] in (Verb.CANCEL, Verb.SEND):
+            continue
+        handle(task, request)
+        found.append(request)
+    if found:
+        task.show_all()
+    return found
+
+
+def handle(task: TaskWriter, request: Mapping[str, Any]) -> None:
+    fields = {key: request[key] for key in _FIELDS if request.get(key) is not None}
+    said = verbs.refusal(task.snapshot, request)
+    if said is not None:
+        fields["refused"] = said[0]
+        if request["verb"] in OF_A_STEP and request.get("step") not in task.snapshot.steps:
+            fields.pop("step", None)  # a step that is not there is not made by refusing it
+    if request["verb"] == Verb.ANSWER and "question" not in fields and said is None:
+        fields["question"] = next(q for q, answer in task.snapshot.questions.items() if answer is None)
+    task.record("handled", sync=True, request=str(request["id"]), verb=str(request["verb"]), **fields)
