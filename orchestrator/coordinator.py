@@ -201,26 +201,29 @@ class Coordinator:
                 break
         return await self.supervise(where, lock)
 
-    async def order(self, task_id: str, verb: str, **fields: Any) -> tuple[dict[str, Any], int | None]:
+    async def order(
+        self, task_id: str, verb: str, *, patience: float | None = None, **fields: Any
+    ) -> tuple[dict[str, Any] | None, int | None]:
         """Give an order of `core.verbs` to a task, with `step`, `why`, `done`, `result`, `question`, `text`.
 
         Returns the journal's `handled` entry, and the task's lock when work can go on and nobody works on it: hand it
-        to `adopt`. A living worker carries the order out at its next step border; until then this waits.
-        Cancelling leaves the order given. Raises Refused when it makes no sense in the state the task is in.
+        to `adopt`. A living worker carries the order out at its next step border; after `patience` seconds (None: as
+        long as it takes) the entry is None, and the order stays given. Raises Refused when it makes no sense in the
+        state the task is in.
         """
         where = paths(self.root, task_id)
         request = {"id": secrets.token_hex(8), "verb": verb, **{k: v for k, v in fields.items() if v is not None}}
         await _thread(lambda: orders.check(where, look(where).snapshot, request))
         await _thread(make_request, where, request)
-        async with Watch(where.inner) as changes:
-            while True:
-                handled = await _thread(orders.handled, where, request["id"])
-                if handled is not None:
-                    return handled, None
-                lock = await self._lock(where)
-                if lock is not None:
-                    return await self._order_now(where, lock, request)
-                await changes.next()
+        with anyio.move_on_after(math.inf if patience is None else patience):
+            async with Watch(where.inner) as changes:
+                while (handled := await _thread(orders.handled, where, request["id"])) is None:
+                    lock = await self._lock(where)
+                    if lock is not None:
+                        return await self._order_now(where, lock, request)
+                    await changes.next()
+            return handled, None
+        return None, None
 
     async def _order_now(self, where: Paths, lock: int, request: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
         """Nobody works on the task: carry the order out ourselves."""

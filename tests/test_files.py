@@ -128,7 +128,9 @@ def test_a_closed_file_takes_nothing_that_another_descriptor_would_get(tmp_path)
     assert (tmp_path / "other").read_bytes() == b""
 
 
-@pytest.mark.parametrize("append", [files.append, lambda p, d: files.append(p, d, sync=True), lambda p, d: files.SyncedFile(p)], ids="abc")
+@pytest.mark.parametrize(
+    "append", [files.append, lambda p, d: files.append(p, d, sync=True), lambda p, d: files.SyncedFile(p)], ids="abc"
+)
 def test_nothing_is_appended_through_a_link_or_to_a_fifo_that_nobody_reads(tmp_path, append):
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     os.mkfifo(tmp_path / "fifo")

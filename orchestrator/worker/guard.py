@@ -28,6 +28,8 @@ from typing import NamedTuple, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_HANDLED = (*_PASSED_ON, signal.SIGCHLD)
 #: How long the end of the tree may take before the guard gives up and says so by its exit code.
 _CLEAN_SECONDS = 10.0
 #: How long output is still taken after the end of the tree: a pipe's content comes at once.
@@ -62,8 +64,10 @@ def enter(settings: Settings) -> None:
     lifeline, held = os.pipe()
     wake, waker = os.pipe()
     guard = os.getpid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until there is a handler: none may get lost, none may kill us
     pid = os.fork()
     if pid == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         for fd in (out_read, err_read, held, wake, waker):
             os.close(fd)
         _become_worker(out_write, err_write, lifeline, guard, prctl)
@@ -109,10 +113,11 @@ def _die_with_the_guard(lifeline: int) -> None:
 
 def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings) -> NoReturn:
     stop = _Stop(pid, settings)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _PASSED_ON:
         signal.signal(number, stop.on_signal)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     status = _watch(pid, logs, wake, stop)
     clean = _end_the_rest(pid, settings)
     for log in logs:
