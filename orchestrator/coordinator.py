@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import anyio
@@ -22,22 +21,15 @@ from orchestrator import files, orders, recovery, workspace
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import Start
-from orchestrator.core.model import Announcement, Launch, TaskSpec, WorkerExit
-from orchestrator.core.snapshot import AttemptState
+from orchestrator.core.model import Announcement, TaskSpec
 from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
-from orchestrator.store import Clock, Look, Paths, last_lines, look, make_request, paths, read_spec, task_ids
-from orchestrator.takeover import take_over
+from orchestrator.store import Clock, Look, Paths, last_lines, look, make_request, paths, task_ids
+from orchestrator.supervision import LOCK_LOOK_SECONDS, Supervisor
 from orchestrator.watching import Watch
-from orchestrator.writer import TaskWriter
 
 _thread = anyio.to_thread.run_sync
-
-#: How long a worker may take to say who it is, before it is ended as one that never will.
-STARTUP_SECONDS = 60.0
-#: How often a lock that somebody holds for a moment is asked for again.
-_LOCK_LOOK_SECONDS = 0.05
 
 
 class Handle:
@@ -64,7 +56,7 @@ class Handle:
         return await _thread(look, self.where)
 
 
-class Coordinator:
+class Coordinator(Supervisor):
     """Looks after the tasks of one root, as an async context manager.
 
     Leaving it detaches: workers go on, and whoever comes next adopts them. With `orphans="stop"` they are stopped
@@ -80,18 +72,13 @@ class Coordinator:
         orphans: Literal["detach", "stop"] = "detach",
         template: str | None = None,
     ) -> None:
-        self.root = os.path.abspath(config.root)
-        self._config = config
-        self._engine = engine
-        self._clock = clock
+        super().__init__(os.path.abspath(config.root), config, engine, clock)
         self._orphans = orphans
         self._template = template
         self._group: TaskGroup | None = None
         self._watched: set[str] = set()  # tasks we look after
         self._ours: set[str] = set()  # and those we ever did
         self._errors: dict[str, OSError | OrchestratorError] = {}  # why we stopped to
-        self._unborn: dict[str, float] = {}
-        self._random = random.Random()
 
     async def __aenter__(self) -> Self:
         self._group = await anyio.create_task_group().__aenter__()
@@ -194,9 +181,9 @@ class Coordinator:
             await _thread(make_request, where, request)
         while True:
             attempt = (await _thread(look, where)).snapshot.unclosed
-            if attempt is not None and (attempt.identity is not None or self._overdue(attempt)):
+            if attempt is not None and (attempt.identity is not None or self.overdue(attempt)):
                 await self._engine.end(attempt, 5.0)
-            lock = await self._lock(where, seconds=1.0)
+            lock = await self.lock(where, seconds=1.0)
             if lock is not None:
                 break
         return await self.supervise(where, lock)
@@ -218,7 +205,7 @@ class Coordinator:
         with anyio.move_on_after(math.inf if patience is None else patience):
             async with Watch(where.inner) as changes:
                 while (handled := await _thread(orders.handled, where, request["id"])) is None:
-                    lock = await self._lock(where)
+                    lock = await self.lock(where)
                     if lock is not None:
                         return await self._order_now(where, lock, request)
                     await changes.next()
@@ -229,7 +216,7 @@ class Coordinator:
         """Nobody works on the task: carry the order out ourselves."""
         keep = False
         try:
-            task = await self._take_over(where, None)
+            task = await self.take_over(where, None)
             keep = isinstance(lifecycle.next_action(task.snapshot), Start)
             task.close()
             return await _thread(orders.handled, where, request["id"]) or request, lock if keep else None
@@ -255,107 +242,6 @@ class Coordinator:
         finally:
             self._watched.discard(where.task_id)
         begun.now()
-
-    async def supervise(
-        self, where: Paths, lock: int | None = None, *, begun: Callable[[], None] = lambda: None
-    ) -> Announcement:
-        """Take a task to its end, through as many attempts as its budget allows. `begun` is called when a worker runs.
-
-        Returns what was announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk
-        takes nothing more, Unkillable when a worker's processes stay. Cancelling leaves the worker alive.
-        """
-        seen_exit: WorkerExit | None = None
-        while True:
-            if lock is None:
-                lock = await self._lock(where)
-            if lock is None:
-                begun()
-                seen_exit = await self._wait_for_holder(where)
-                continue
-            held, lock = lock, None
-            try:
-                step = await self._between_attempts(where, held, seen_exit)
-            finally:
-                os.close(held)
-            if isinstance(step, Announcement):
-                return step
-            begun()
-            seen_exit = await self._engine.wait(step)
-
-    async def _lock(self, where: Paths, seconds: float = 0.0) -> int | None:
-        deadline = time.monotonic() + seconds
-        while True:
-            lock = await _thread(files.lock_directory, where.directory)
-            if lock is not None or time.monotonic() >= deadline:
-                return lock
-            await anyio.sleep(_LOCK_LOOK_SECONDS)
-
-    async def _wait_for_holder(self, where: Paths) -> WorkerExit | None:
-        """Somebody holds the lock: a worker (wait for it), another coordinator (for a moment), a stray process."""
-        seen = await _thread(look, where)
-        attempt = seen.snapshot.unclosed
-        if attempt is None or (attempt.identity is None and not self._overdue(attempt)):
-            await anyio.sleep(_LOCK_LOOK_SECONDS)
-            return None
-        if attempt.identity is not None and seen.alive is None:  # on another machine, or in another pid namespace
-            await anyio.sleep(1.0)
-            return None
-        if attempt.identity is None or seen.alive is False:  # the lock is held by a descendant, or one that never began
-            await self._engine.end(attempt, 0.0)
-            await anyio.sleep(_LOCK_LOOK_SECONDS)
-            return None
-        return await self._engine.wait(attempt)
-
-    def _overdue(self, attempt: AttemptState) -> bool:
-        """Whether a worker should long have said who it is."""
-        since = self._unborn.setdefault(attempt.run, time.monotonic())
-        return time.monotonic() - since > STARTUP_SECONDS
-
-    async def _between_attempts(
-        self, where: Paths, lock: int, seen_exit: WorkerExit | None
-    ) -> Announcement | AttemptState:
-        """With the lock held: bury the last attempt, then end the task, or start the next attempt."""
-        task = await self._take_over(where, seen_exit)
-        try:
-            cancel = await _thread(lambda: look(where).cancel_request())
-            action = lifecycle.next_action(task.snapshot, cancel=cancel)
-            if isinstance(action, Start):
-                recovery.check_disk(task, task.snapshot.attempt, seen_exit)
-                if task.snapshot.deaths:
-                    await anyio.sleep(lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random()))
-                return await self._start(where, task, lock)
-            return await _thread(recovery.conclude, task, action)
-        finally:
-            task.close()
-
-    async def _take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
-        """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""
-        last = (await _thread(look, where)).snapshot.attempt
-        if last is not None:  # closed or not: its guard may have been killed before it had cleaned up
-            await self._engine.end(last, 0.0)
-        return await _thread(_in_order, where, self._clock, last, seen_exit)
-
-    async def _start(self, where: Paths, task: TaskWriter, lock: int) -> AttemptState:
-        what = await _thread(read_spec, where)
-        held = self._engine.containment()
-        limit = what.limits.deaths
-        await _thread(lambda: task.begin_attempt(token=held.token, cgroup=held.cgroup, deaths=limit))
-        environment = {**dict(self._config.environment), **what.env, "ORCHESTRATOR_ROOT": self.root}
-        await self._engine.start(Launch(task.run, where.directory, held, environment, lock, what.limits))
-        attempt = task.snapshot.attempt
-        assert attempt is not None
-        return attempt
-
-
-def _in_order(where: Paths, clock: Clock, last: AttemptState | None, seen_exit: WorkerExit | None) -> TaskWriter:
-    task = take_over(where, clock)
-    try:
-        recovery.bury(task, last, seen_exit)
-        orders.carry_out(task)
-    except BaseException:
-        task.close()
-        raise
-    return task
 
 
 class _Once:
@@ -395,7 +281,7 @@ def _nobody_works(where: Paths) -> bool:
     for _ in range(10):
         if not _lock_is_free(where):
             return False
-        time.sleep(_LOCK_LOOK_SECONDS)
+        time.sleep(LOCK_LOOK_SECONDS)
     return look(where).announcement() is None
 
 

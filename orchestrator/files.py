@@ -106,9 +106,6 @@ def sha256(path: str) -> tuple[int, str]:
         return file.tell(), digest
 
 
-# -- appending ---------------------------------------------------------------------------------------------------
-
-
 class SyncedFile:
     """An append-only file whose lines can be made durable one by one. One writer at a time: the lock's holder."""
 
@@ -197,9 +194,6 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-# -- replacing ---------------------------------------------------------------------------------------------------
 
 
 def replace(path: str, data: bytes, *, sync: bool) -> None:

@@ -27,6 +27,7 @@ class Todo(AsyncIterator[Step]):
 
     async def __anext__(self) -> Step:
         if self._step is not None:
+            steps.current.set(None)
             self._task._commit(self._step, steps.storable(self._step.result))
             del self._task.todos[self._step.label]
             raise StopAsyncIteration
@@ -38,6 +39,7 @@ class Todo(AsyncIterator[Step]):
             if isinstance(decision, RunTry):
                 self._step = self._task._begin(call, decision.number)
                 self._task.todos[self._step.label] = call
+                steps.current.set(self._step)
                 return self._step
             await self._task._step(call)
             raise StopAsyncIteration

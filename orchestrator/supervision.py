@@ -1,0 +1,143 @@
+"""One task between its attempts: bury the last, carry out what was ordered, start the next or end the task."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+
+import anyio
+import anyio.to_thread
+
+from orchestrator import files, orders, recovery
+from orchestrator.config import Config
+from orchestrator.core import lifecycle
+from orchestrator.core.lifecycle import Start
+from orchestrator.core.model import Announcement, Launch, WorkerExit
+from orchestrator.core.snapshot import AttemptState
+from orchestrator.ports import Engine
+from orchestrator.store import Clock, Paths, look, read_spec
+from orchestrator.takeover import take_over
+from orchestrator.writer import TaskWriter
+
+_thread = anyio.to_thread.run_sync
+
+#: How long a worker may take to say who it is, before it is ended as one that never will.
+STARTUP_SECONDS = 60.0
+#: How often a lock that somebody holds for a moment is asked for again.
+LOCK_LOOK_SECONDS = 0.05
+
+
+class Supervisor:
+    """Takes tasks of one root to their end, through as many attempts as each one's budget allows."""
+
+    def __init__(self, root: str, config: Config, engine: Engine, clock: Clock) -> None:
+        self.root = root
+        self._config = config
+        self._engine = engine
+        self._clock = clock
+        self._unborn: dict[str, float] = {}  # when a run was first seen that had not said who it is
+        self._random = random.Random()
+
+    async def supervise(
+        self, where: Paths, lock: int | None = None, *, begun: Callable[[], None] = lambda: None
+    ) -> Announcement:
+        """Take a task to its end, through as many attempts as its budget allows. `begun` is called when a worker runs.
+
+        Returns what was announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk
+        takes nothing more, Unkillable when a worker's processes stay. Cancelling leaves the worker alive.
+        """
+        seen_exit: WorkerExit | None = None
+        while True:
+            if lock is None:
+                lock = await self.lock(where)
+            if lock is None:
+                begun()
+                seen_exit = await self._wait_for_holder(where)
+                continue
+            held, lock = lock, None
+            try:
+                step = await self._between_attempts(where, held, seen_exit)
+            finally:
+                os.close(held)
+            if isinstance(step, Announcement):
+                return step
+            begun()
+            seen_exit = await self._engine.wait(step)
+
+    async def lock(self, where: Paths, seconds: float = 0.0) -> int | None:
+        """The task's lock; None when it is still held after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            lock = await _thread(files.lock_directory, where.directory)
+            if lock is not None or time.monotonic() >= deadline:
+                return lock
+            await anyio.sleep(LOCK_LOOK_SECONDS)
+
+    async def _wait_for_holder(self, where: Paths) -> WorkerExit | None:
+        """Somebody holds the lock: a worker (wait for it), another coordinator (for a moment), a stray process."""
+        seen = await _thread(look, where)
+        attempt = seen.snapshot.unclosed
+        if attempt is None or (attempt.identity is None and not self.overdue(attempt)):
+            await anyio.sleep(LOCK_LOOK_SECONDS)
+            return None
+        if attempt.identity is not None and seen.alive is None:  # on another machine, or in another pid namespace
+            await anyio.sleep(1.0)
+            return None
+        if attempt.identity is None or seen.alive is False:  # the lock is held by a descendant, or one that never began
+            await self._engine.end(attempt, 0.0)
+            await anyio.sleep(LOCK_LOOK_SECONDS)
+            return None
+        return await self._engine.wait(attempt)
+
+    def overdue(self, attempt: AttemptState) -> bool:
+        """Whether a worker should long have said who it is."""
+        since = self._unborn.setdefault(attempt.run, time.monotonic())
+        return time.monotonic() - since > STARTUP_SECONDS
+
+    async def _between_attempts(
+        self, where: Paths, lock: int, seen_exit: WorkerExit | None
+    ) -> Announcement | AttemptState:
+        """With the lock held: bury the last attempt, then end the task, or start the next attempt."""
+        task = await self.take_over(where, seen_exit)
+        try:
+            cancel = await _thread(lambda: look(where).cancel_request())
+            action = lifecycle.next_action(task.snapshot, cancel=cancel)
+            if isinstance(action, Start):
+                recovery.check_disk(task, task.snapshot.attempt, seen_exit)
+                if task.snapshot.deaths:
+                    await anyio.sleep(lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random()))
+                return await self._start(where, task, lock)
+            return await _thread(recovery.conclude, task, action)
+        finally:
+            task.close()
+
+    async def take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
+        """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""
+        last = (await _thread(look, where)).snapshot.attempt
+        if last is not None:  # closed or not: its guard may have been killed before it had cleaned up
+            await self._engine.end(last, 0.0)
+        return await _thread(_in_order, where, self._clock, last, seen_exit)
+
+    async def _start(self, where: Paths, task: TaskWriter, lock: int) -> AttemptState:
+        what = await _thread(read_spec, where)
+        held = self._engine.containment()
+        limit = what.limits.deaths
+        await _thread(lambda: task.begin_attempt(token=held.token, cgroup=held.cgroup, deaths=limit))
+        environment = {**dict(self._config.environment), **what.env, "ORCHESTRATOR_ROOT": self.root}
+        await self._engine.start(Launch(task.run, where.directory, held, environment, lock, what.limits))
+        attempt = task.snapshot.attempt
+        assert attempt is not None
+        return attempt
+
+
+def _in_order(where: Paths, clock: Clock, last: AttemptState | None, seen_exit: WorkerExit | None) -> TaskWriter:
+    task = take_over(where, clock)
+    try:
+        recovery.bury(task, last, seen_exit)
+        orders.carry_out(task)
+    except BaseException:
+        task.close()
+        raise
+    return task
