@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestrator.compose import Coordinator
     from orchestrator.coordinator import Handle
+    from orchestrator.core.delegation import Estimate, should_delegate
     from orchestrator.core.model import Announcement, Limits
     from orchestrator.errors import (
         NotDone,
@@ -25,6 +26,7 @@ __all__ = [
     "Announcement",
     "Coordinator",
     "Done",
+    "Estimate",
     "Handle",
     "Limits",
     "NotDone",
@@ -35,11 +37,14 @@ __all__ = [
     "StepUncertain",
     "Task",
     "current_step",
+    "should_delegate",
 ]
 
 _PLACES = {
     "Coordinator": "compose",
     "Handle": "coordinator",
+    "Estimate": "core.delegation",
+    "should_delegate": "core.delegation",
     "Announcement": "core.model",
     "Limits": "core.model",
     "NotDone": "errors",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from orchestrator import coordinator, templates
+from orchestrator import coordinator, skillfiles, templates
 from orchestrator.config import from_environment
 from orchestrator.coordinator import Handle
 from orchestrator.core.model import Announcement, Json, Limits, TaskSpec
@@ -72,12 +72,14 @@ def resolve(
     if callable(worker):
         worker = _reference(worker)
     text = os.fspath(worker)
-    if text.endswith((".yaml", ".yml")):
-        return _from_steps_file(text, name, args, limits, env)
-    place, _, function = text.rpartition(":")
+    named = _of_skill(text)
+    target = named or text
+    if target.endswith((".yaml", ".yml")):
+        return _from_steps_file(target, name, args, limits, env)
+    place, _, function = target.rpartition(":")
     reference, import_path = _located(place, function) if place else _by_name(text)
     spec = {
-        "name": name or (function or text).replace("_", " "),
+        "name": name or (text if named or not function else function).replace("_", " "),
         "kind": "python",
         "worker": reference,
         "args": _json(args or {}),
@@ -194,15 +196,40 @@ def _star(tree: ast.Module) -> bool:
     return bool({"*"} & _names_bound(tree))
 
 
+def installed_skills() -> dict[str, str]:
+    """The skills that installed packages bring: name -> worker."""
+    return {e.name: e.value for e in importlib.metadata.entry_points(group="orchestrator.skills")}
+
+
+def _of_skill(name: str) -> str | None:
+    """The worker that a SKILL.md of this name gives; None when there is none, or an installed package gives it."""
+    found = skillfiles.find(name, skillfiles.places(os.environ))
+    worker = skillfiles.worker(found) if found else None
+    if found is None or worker is not None or name in installed_skills():
+        return worker
+    raise UnknownSkill(
+        f"the skill {name!r} is instructions for an agent: it names no worker to run",
+        f"add `worker: module:function`, or a steps file beside it, to the front matter of {found.file}",
+    )
+
+
 def _by_name(name: str) -> tuple[str, str | None]:
-    found = [e for e in importlib.metadata.entry_points(group="orchestrator.skills") if e.name == name]
-    if not found:
-        skills = sorted({e.name for e in importlib.metadata.entry_points(group="orchestrator.skills")})
-        raise UnknownSkill(
-            f"{name!r} is no skill that is installed, and no module:function or steps file (.yaml)",
-            f"installed skills: {', '.join(skills) or 'none'}",
-        )
-    return found[0].value, None
+    installed = installed_skills()
+    if name not in installed:
+        raise unknown_skill(name)
+    return installed[name], None
+
+
+def unknown_skill(name: str) -> UnknownSkill:
+    """Nothing is called so: the error that lists what there is."""
+    lying = skillfiles.everything(skillfiles.places(os.environ))
+    runnable = {f.name for f in lying if f.skill and f.skill.worker} | installed_skills().keys()
+    others = sorted({f.name for f in lying} - runnable)
+    known = f"there is to run: {', '.join(sorted(runnable)) or 'none'}"
+    return UnknownSkill(
+        f"{name!r} is no skill that is there or installed, and no module:function or steps file (.yaml)",
+        f"{known}; for agents to read: {', '.join(others)}" if others else known,
+    )
 
 
 def _json(args: Mapping[str, Any]) -> Mapping[str, Json]:
@@ -255,4 +282,4 @@ def _at(home: str, cwd: str | None) -> str | None:
     return os.path.join(home, cwd) if cwd is not None else None
 
 
-__all__ = ["Announcement", "Coordinator", "Handle", "Worker", "resolve"]
+__all__ = ["Announcement", "Coordinator", "Handle", "Worker", "installed_skills", "resolve", "unknown_skill"]

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
-from orchestrator import files, orders, recovery, workspace
+from orchestrator import orders, recovery, workspace
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import Start
@@ -25,7 +25,7 @@ from orchestrator.core.model import Announcement, TaskSpec
 from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
-from orchestrator.store import Clock, Look, Paths, last_lines, look, make_request, paths, task_ids
+from orchestrator.store import Clock, Look, Paths, lock_is_free, look, make_request, paths, task_ids, told
 from orchestrator.supervision import LOCK_LOOK_SECONDS, Supervisor
 from orchestrator.watching import Watch
 
@@ -157,7 +157,7 @@ class Coordinator(Supervisor):
         with anyio.move_on_after(timeout if timeout is not None else math.inf):
             async with Watch(where.inner) as changes:
                 while True:
-                    said = await _thread(_told, where)
+                    said = await _thread(told, where)
                     if said is not None:
                         return said
                     if task_id in self._errors:
@@ -172,21 +172,10 @@ class Coordinator(Supervisor):
     async def cancel(self, task_id: str) -> Announcement:
         """End a task for good: its worker is stopped, confirmed dead, and the end recorded. An ended one stays.
 
-        The request is durable before anything else: if we die here, the next coordinator cancels.
+        Its sub-tasks are ended first. The request is durable before anything else: if we die here, the next
+        coordinator cancels.
         """
-        where = paths(self.root, task_id)
-        seen = await _thread(look, where)
-        if seen.snapshot.end is None:
-            request = {"id": secrets.token_hex(8), "verb": "cancel", "at": self._clock()}
-            await _thread(make_request, where, request)
-        while True:
-            attempt = (await _thread(look, where)).snapshot.unclosed
-            if attempt is not None and (attempt.identity is not None or self.overdue(attempt)):
-                await self._engine.end(attempt, 5.0)
-            lock = await self.lock(where, seconds=1.0)
-            if lock is not None:
-                break
-        return await self.supervise(where, lock)
+        return await self.end_for_good(paths(self.root, task_id))
 
     async def order(
         self, task_id: str, verb: str, *, patience: float | None = None, **fields: Any
@@ -257,20 +246,6 @@ class _Once:
             self._status.started()
 
 
-def _told(where: Paths) -> Announcement | None:
-    """What was announced, once its attempt is closed: then task.md says so too. Cheap for a task that goes on.
-
-    An end whose worker died before it closed counts as well, when nobody is there to write the rest.
-    """
-    lines = last_lines(where)
-    if lines and lines[-1]["kind"] not in ("closed", "end"):
-        return None
-    seen = look(where)
-    if seen.snapshot.unclosed is None:
-        return seen.announcement()
-    return seen.announcement() if seen.snapshot.end is not None and _lock_is_free(where) else None
-
-
 def _nobody_works(where: Paths) -> bool:
     """Whether the task is unfinished and its lock free for half a second: neither worker nor supervisor is there.
 
@@ -279,14 +254,7 @@ def _nobody_works(where: Paths) -> bool:
     if look(where).alive is not False:
         return False
     for _ in range(10):
-        if not _lock_is_free(where):
+        if not lock_is_free(where):
             return False
         time.sleep(LOCK_LOOK_SECONDS)
     return look(where).announcement() is None
-
-
-def _lock_is_free(where: Paths) -> bool:
-    lock = files.lock_directory(where.directory)
-    if lock is not None:
-        os.close(lock)
-    return lock is not None

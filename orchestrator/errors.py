@@ -127,5 +127,11 @@ class StepUncertain(OrchestratorError):
     exit_code = 75  # EX_TEMPFAIL
 
 
+class TooManyChildren(OrchestratorError):
+    """A task may spawn no further sub-task: too many, or too deep."""
+
+    exit_code = 65  # EX_DATAERR
+
+
 class NotDone(Exception):  # noqa: N818 - a skill says it, it is no error of ours
     """Raise this in a `once` step to say: the effect did certainly not take place, another try is safe."""

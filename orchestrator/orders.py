@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from orchestrator import store
-from orchestrator.core import verbs
+from orchestrator.core import handedit, names, verbs
 from orchestrator.core.snapshot import Snapshot
 from orchestrator.core.verbs import OF_A_STEP, Verb
 from orchestrator.errors import Refused
@@ -42,11 +42,12 @@ def carry_out(task: TaskWriter) -> list[dict[str, Any]]:
     """Carry out every order that is due, each by one synced line; returns them. The lock's holder calls it.
 
     A cancel is left to the end of the task, a message to the skill that reads it. An order that has lost its sense
-    since it was made is recorded as refused.
+    since it was made is recorded as refused: so is a cancel of a task that has ended, or it would end it again when it
+    is taken up anew.
     """
     found = []
     for request in due(task.where, task.snapshot):
-        if request["verb"] in (Verb.CANCEL, Verb.SEND):
+        if _is_left(task.snapshot, request):
             continue
         handle(task, request)
         found.append(request)
@@ -55,7 +56,47 @@ def carry_out(task: TaskWriter) -> list[dict[str, Any]]:
     return found
 
 
-def handle(task: TaskWriter, request: Mapping[str, Any]) -> None:
+def _is_left(snapshot: Snapshot, request: Mapping[str, Any]) -> bool:
+    return request["verb"] == Verb.SEND or (request["verb"] == Verb.CANCEL and snapshot.end is None)
+
+
+def foresee(where: Paths, snapshot: Snapshot) -> bool:
+    """Fold into the snapshot, and nowhere else, what the next holder of the lock will take over: a person's edits of
+    task.md, and the orders that are due. Whether there are any."""
+    forecast = Forecast(where.task_id, snapshot)
+    face, damage = store.read_face(where, snapshot)
+    edits = handedit.edits(snapshot, face) if face is not None and not damage else []
+    for edit in edits:
+        kind, fields = handedit.entry(edit)
+        forecast.record(kind, sync=True, **fields)
+    orders = [r for r in due(where, snapshot) if not _is_left(snapshot, r)]
+    for request in orders:
+        handle(forecast, request)
+    return bool(edits or orders)
+
+
+class Recorder(Protocol):
+    """What takes down that an order was handled."""
+
+    @property
+    def snapshot(self) -> Snapshot: ...
+
+    def record(self, kind: str, *, sync: bool, **fields: Any) -> None: ...
+
+
+class Forecast:
+    """A recorder that writes nothing."""
+
+    def __init__(self, task_id: str, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._run = snapshot.current or names.run_id(task_id, 0, snapshot.generation)
+
+    def record(self, kind: str, *, sync: bool, **fields: Any) -> None:
+        entry = {"run": self._run, "seq": self.snapshot.seq.get(self._run, 0) + 1, "kind": kind, **fields}
+        self.snapshot.apply(entry)
+
+
+def handle(task: Recorder, request: Mapping[str, Any]) -> None:
     fields = {key: request[key] for key in _FIELDS if request.get(key) is not None}
     said = verbs.refusal(task.snapshot, request)
     if said is not None:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a tas
 Clock = Callable[[], float]
 
 
+#: Names of the notes about sub-tasks begin so.
+CHILD = "child-"
+
+
 class Paths(NamedTuple):
     """Every path of one task. The only place that knows them."""
 
@@ -73,6 +77,10 @@ class Paths(NamedTuple):
     @property
     def supervisor_log(self) -> str:
         return self.directory + "/.task/logs/supervisor.err"
+
+    def child(self, key: str) -> str:
+        """The note of a sub-task, by the idempotency key of the step that spawned it."""
+        return f"{self.directory}/.task/{CHILD}{key}"
 
     def step(self, file: str) -> str:
         return f"{self.directory}/{file}"
@@ -324,6 +332,33 @@ def _ended_row(where: Paths) -> Row | None:
 def rows(root: str) -> Iterator[Row]:
     for task_id in task_ids(root):
         yield row(Paths(os.path.join(root, task_id)))
+
+
+def read_result(where: Paths) -> Any:
+    """The full result of an ended task. Raises OSError, ValueError or Damaged when it cannot be read."""
+    return json.loads(files.read(f"{where.results}/result.json"))
+
+
+def told(where: Paths) -> Announcement | None:
+    """What was announced, once its attempt is closed: then task.md says so too. Cheap for a task that goes on.
+
+    An end whose worker died before it closed counts as well, when nobody is there to write the rest.
+    """
+    lines = last_lines(where)
+    if lines and lines[-1]["kind"] not in ("closed", "end"):
+        return None
+    seen = look(where)
+    if seen.snapshot.unclosed is None:
+        return seen.announcement()
+    return seen.announcement() if seen.snapshot.end is not None and lock_is_free(where) else None
+
+
+def lock_is_free(where: Paths) -> bool:
+    """Whether nobody holds the task's lock in this moment."""
+    lock = files.lock_directory(where.directory)
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
 
 
 def announcement_to_json(said: Announcement) -> dict[str, Any]:

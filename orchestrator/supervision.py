@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import secrets
 import time
 from collections.abc import Callable
 
@@ -13,12 +15,15 @@ import anyio.to_thread
 from orchestrator import files, orders, recovery
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
-from orchestrator.core.lifecycle import Start
+from orchestrator.core.lifecycle import WAITING, Finish, Start
 from orchestrator.core.model import Announcement, Launch, WorkerExit
 from orchestrator.core.snapshot import AttemptState
+from orchestrator.errors import OrchestratorError
+from orchestrator.family import children
 from orchestrator.ports import Engine
-from orchestrator.store import Clock, Paths, look, read_spec
+from orchestrator.store import Clock, Paths, ended_by_tail, look, make_request, read_spec
 from orchestrator.takeover import take_over
+from orchestrator.watching import Watch
 from orchestrator.writer import TaskWriter
 
 _thread = anyio.to_thread.run_sync
@@ -45,9 +50,64 @@ class Supervisor:
     ) -> Announcement:
         """Take a task to its end, through as many attempts as its budget allows. `begun` is called when a worker runs.
 
-        Returns what was announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk
-        takes nothing more, Unkillable when a worker's processes stay. Cancelling leaves the worker alive.
+        Its sub-tasks are looked after as well, and those it leaves unfinished are cancelled. Returns what was
+        announced: its end, or that it waits for a person. Raises OSError or SyncFailed when the disk takes nothing
+        more, Unkillable when a worker's processes stay. Cancelling leaves the workers alive.
         """
+        failure: Exception | None = None
+        said: Announcement | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._foster, where)
+            try:
+                said = await self._to_the_end(where, lock, begun)
+                if said.status not in WAITING:
+                    await self._end_children(where)
+            except Exception as error:  # told as it is, and not as a group of one
+                failure = error
+            group.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        assert said is not None
+        return said
+
+    async def _foster(self, where: Paths) -> None:
+        """Look after the sub-tasks of a task, from the moment each one is there."""
+        known: set[str] = set()
+        async with anyio.create_task_group() as group, Watch(where.inner, names_only=True) as names:
+            while True:
+                for child in await _thread(children, where):
+                    if child.task_id not in known:
+                        known.add(child.task_id)
+                        group.start_soon(self._foster_one, child)
+                await names.next()
+
+    async def _foster_one(self, child: Paths) -> None:
+        """What is wrong with a sub-task is in its own files; it does not end its parent."""
+        with contextlib.suppress(OSError, OrchestratorError):
+            said, lock = await _thread(recovery.claim, child)
+            if lock is not None or said.action == "alive":
+                await self.supervise(child, lock)
+
+    async def _end_children(self, where: Paths) -> None:
+        for child in await _thread(children, where):
+            if await _thread(ended_by_tail, child) is None:
+                await self.end_for_good(child)
+
+    async def end_for_good(self, where: Paths) -> Announcement:
+        """Cancel a task, and its sub-tasks before it; an ended one stays as it is."""
+        seen = await _thread(look, where)
+        if seen.snapshot.end is None:
+            request = {"id": secrets.token_hex(8), "verb": "cancel", "at": self._clock()}
+            await _thread(make_request, where, request)
+        while True:
+            attempt = (await _thread(look, where)).snapshot.unclosed
+            if attempt is not None and (attempt.identity is not None or self.overdue(attempt)):
+                await self._engine.end(attempt, 5.0)
+            lock = await self.lock(where, seconds=1.0)
+            if lock is not None:
+                return await self.supervise(where, lock)
+
+    async def _to_the_end(self, where: Paths, lock: int | None, begun: Callable[[], None]) -> Announcement:
         seen_exit: WorkerExit | None = None
         while True:
             if lock is None:
@@ -109,6 +169,8 @@ class Supervisor:
                 if task.snapshot.deaths:
                     await anyio.sleep(lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random()))
                 return await self._start(where, task, lock)
+            if isinstance(action, Finish):
+                await self._end_children(where)
             return await _thread(recovery.conclude, task, action)
         finally:
             task.close()

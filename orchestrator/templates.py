@@ -16,3 +16,9 @@ def read(name: str) -> str | None:
         except OSError:
             continue
     return None
+
+
+def shipped(name: str) -> str:
+    """Where a shipped directory of templates lies: inside the installed package, beside it in the source tree."""
+    inside = os.path.join(_HERE, "templates", name)
+    return inside if os.path.isdir(inside) else os.path.join(os.path.dirname(_HERE), "templates", name)

@@ -12,7 +12,8 @@ import anyio
 from orchestrator import means
 
 _IN_MODIFY, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_MOVE_SELF, _IN_DELETE_SELF = 2, 0x80, 0x100, 0x200, 0x800, 0x400
-_MASK = _IN_MODIFY | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_MOVE_SELF | _IN_DELETE_SELF
+_NAMES = _IN_MOVED_TO | _IN_CREATE
+_ALL = _NAMES | _IN_MODIFY | _IN_DELETE | _IN_MOVE_SELF | _IN_DELETE_SELF
 _IN_CLOEXEC, _IN_NONBLOCK = 0o2000000, 0o4000
 
 #: Without events, how often the directory is looked at; with them, after how long it is looked at all the same.
@@ -21,15 +22,21 @@ PATIENCE_SECONDS = 1.0
 
 
 class Watch:
-    """Changes in one directory. `next` returns after one, or after a second: the caller looks again either way."""
+    """Changes in one directory. `next` returns after one, or after a while: the caller looks again either way.
 
-    def __init__(self, directory: str) -> None:
+    `names_only` tells of new names, not of what is written into files: for who has long to wait beside a busy one.
+    """
+
+    def __init__(self, directory: str, *, names_only: bool = False) -> None:
         self._directory = directory
+        self._mask = _NAMES if names_only else _ALL
+        self._patience = 30 * PATIENCE_SECONDS if names_only else PATIENCE_SECONDS
+        self._look = 10 * LOOK_SECONDS if names_only else LOOK_SECONDS
         self._fd = -1
 
     async def __aenter__(self) -> Self:
         if means.has("inotify"):
-            self._fd = _open(self._directory)
+            self._fd = _open(self._directory, self._mask)
         return self
 
     async def __aexit__(
@@ -40,11 +47,11 @@ class Watch:
             self._fd = -1
 
     async def next(self) -> None:
-        """Return when something in the directory changed since the last call, or at the latest after a second."""
+        """Return when something in the directory changed since the last call, or at the latest after a while."""
         if self._fd < 0:
-            await anyio.sleep(LOOK_SECONDS)
+            await anyio.sleep(self._look)
             return
-        with anyio.move_on_after(PATIENCE_SECONDS):
+        with anyio.move_on_after(self._patience):
             await anyio.wait_readable(self._fd)
             self._drain()
 
@@ -56,7 +63,7 @@ class Watch:
             pass
 
 
-def _open(directory: str) -> int:
+def _open(directory: str, mask: int) -> int:
     """An inotify descriptor for a directory, or -1 when there are none to be had."""
     import ctypes
 
@@ -65,7 +72,7 @@ def _open(directory: str) -> int:
         fd = int(libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK))
         if fd < 0:
             return -1
-        if libc.inotify_add_watch(fd, os.fsencode(directory), _MASK) < 0:
+        if libc.inotify_add_watch(fd, os.fsencode(directory), mask) < 0:
             os.close(fd)
             return -1
     except AttributeError:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from orchestrator import files
@@ -18,8 +19,16 @@ from orchestrator.store import Clock, Paths
 _STAGING = ".orchestrator-new-"
 
 
-def create(root: str, spec: TaskSpec, clock: Clock, template: str | None = None) -> tuple[Paths, int]:
+def create(
+    root: str,
+    spec: TaskSpec,
+    clock: Clock,
+    template: str | None = None,
+    claim: Callable[[str], None] = lambda task_id: None,
+) -> tuple[Paths, int]:
     """Make the workspace of a new task and take its lock. Returns its paths and the lock's descriptor.
+
+    `claim` is told each id before a task of this id can exist: whoever dies after it finds the task by it.
 
     It is staged beside the tasks and then renamed, durably: a task exists whole or not at all, and nobody can start it
     before its maker lets go of the lock. Raises RootUnusable when the root cannot be had or written; OSError (a full
@@ -28,7 +37,7 @@ def create(root: str, spec: TaskSpec, clock: Clock, template: str | None = None)
     open_root(root)
     staging, lock = _stage(root)
     try:
-        return _fill(root, staging, spec, clock, template), lock
+        return _fill(root, staging, spec, clock, template, claim), lock
     except BaseException:
         os.close(lock)
         with contextlib.suppress(OSError):
@@ -53,7 +62,9 @@ def _stage(root: str) -> tuple[str, int]:
         # Before we had its lock somebody took it for a leftover and swept it: another one.
 
 
-def _fill(root: str, staging: str, spec: TaskSpec, clock: Clock, template: str | None) -> Paths:
+def _fill(
+    root: str, staging: str, spec: TaskSpec, clock: Clock, template: str | None, claim: Callable[[str], None]
+) -> Paths:
     where = Paths(staging)
     for directory in (where.inner, where.logs):
         files.make_directory(directory)
@@ -68,6 +79,7 @@ def _fill(root: str, staging: str, spec: TaskSpec, clock: Clock, template: str |
         for directory in (where.inner, staging):
             files.sync_directory(directory)
         target = os.path.join(root, task_id)
+        claim(task_id)
         if not os.path.lexists(target) and files.rename_directory(staging, target):
             files.sync_directory(root)
             return Paths(target)

@@ -281,10 +281,9 @@ class TaskWriter(Ledger):
                 self.commit(label, StepStatus.DONE, by_hand=True, why="marked done in task.md")
             case handedit.SkippedByHand(label):
                 self.commit(label, StepStatus.SKIPPED, by_hand=True, why="marked skipped in task.md")
-            case handedit.RedoByHand(label):
-                self.record("redo", sync=True, step=label, why="marked redo in task.md")
-            case handedit.NewOrder(labels):
-                self.record("order", sync=True, steps=list(labels))
+            case _:
+                kind, fields = handedit.entry(edit)
+                self.record(kind, sync=True, **fields)
 
     def show_all(self) -> None:
         """Bring task.md up to the journal after orders were carried out, durably."""

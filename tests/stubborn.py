@@ -14,6 +14,8 @@ import anyio
 
 from orchestrator import files
 
+POLL_SECONDS = 0.005
+
 #: Says its pid and start, then goes on writing into the workspace until somebody ends it.
 _BEAT = """
 import os, signal, sys, time
@@ -37,6 +39,8 @@ def _start(code: str, beats: Path, **how: Any) -> None:
 
 
 #: The ways in which a process gets away from the one that started it.
+LOOK_SECONDS = 0.005
+
 KINDS: dict[str, Callable[[Path], None]] = {
     "child": lambda beats: _start(_BEAT, beats),
     "session": lambda beats: _start(_BEAT, beats, start_new_session=True),
@@ -53,7 +57,7 @@ async def family(task: Any, kinds: list[str], then: str = "stay", code: int = 0)
     for kind, path in beats.items():
         KINDS[kind](path)
     while not all(path.exists() and path.read_text().count("\n") > 1 for path in beats.values()):  # noqa: ASYNC110
-        await anyio.sleep(0.005)
+        await anyio.sleep(POLL_SECONDS)
     (task.workspace / "ready").write_text("ready")
     if then == "exit":
         os._exit(code)

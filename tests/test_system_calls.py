@@ -24,7 +24,8 @@ from launching import make_task
 from stubborn import two_steps
 
 from orchestrator import files
-from orchestrator.core.model import Outcome
+from orchestrator.compose import resolve
+from orchestrator.core.model import Outcome, TaskSpec
 from orchestrator.takeover import continue_attempt, take_over
 from orchestrator.worker.task import Task
 
@@ -172,7 +173,7 @@ async def wrapped(root: Path, patch: pytest.MonkeyPatch) -> list[Call]:
     worker = continue_attempt(where, time.time, run)
     assert worker is not None
     worker.started(worker=[1, 1, "", "", ""], guard=[1, 1, "", "", ""])
-    result = await two_steps(Task(worker, name="a family", args={}))
+    result = await two_steps(Task(worker, TaskSpec("a family", "python", ""), {}, leave=print, resolve=resolve))
     await anyio.lowlevel.checkpoint()  # the mark of the last step is written at the next turn of the loop
     path = worker.store_result(result)
     worker.end(worker.announcement(Outcome.COMPLETED, "", result=path))

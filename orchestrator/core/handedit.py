@@ -1,13 +1,16 @@
 """What a person or an agent changed in task.md, told from what the journal knows. Pure.
 
 The rules are those of the protocol, section 5: a commit beats any tag; `[working done]` without a commit is done by
-hand; `[skipped]`, `[redo]`, new lines and a new order are taken over; a vanished line drops nothing.
+hand; `[skipped]`, `[redo]`, new lines and a new order are taken over; a vanished line drops nothing. That a step is
+uncertain is no commit: each of the three tags settles it. That it failed is one: `[redo]` or `[skipped]` reopen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from orchestrator.core.checklist import Checklist, FaceStep
 from orchestrator.core.model import StepId, StepStatus
@@ -45,20 +48,25 @@ Edit = NewStep | DoneByHand | SkippedByHand | RedoByHand | NewOrder
 
 
 def face_labels(face: Checklist, snapshot: Snapshot) -> list[str]:
-    """The label of each step of the face, in its order: the n-th X is the n-th."""
+    """The label of each step of the face, in its order: the n-th X is the n-th. No two have the same."""
     seen: dict[str, int] = {}
-    labels: list[str] = []
+    labels: dict[str, None] = {}
     for step in face.steps:
         n = seen[step.name] = seen.get(step.name, 0) + 1
-        if n == 1 and step.name in snapshot.steps:
-            labels.append(step.name)
-        else:
-            labels.append(snapshot.labels.get(StepId(step.name, n)) or _new_label(step.name, n))
-    return labels
+        labels[next(label for label in _candidates(step.name, n, snapshot) if label not in labels)] = None
+    return list(labels)
 
 
-def _new_label(name: str, n: int) -> str:
-    return name if n == 1 else f"{name} ({n})"
+def _candidates(name: str, n: int, snapshot: Snapshot) -> Iterator[str]:
+    """What the n-th step of this name may be called, the likeliest first: a line `X (2)` may stand beside two X."""
+    if n == 1 and name in snapshot.steps:
+        yield name
+    known = snapshot.labels.get(StepId(name, n))
+    if known is not None:
+        yield known
+    if n == 1:
+        yield name
+    yield from (f"{name} ({number})" for number in itertools.count(max(2, n)))
 
 
 def edits(snapshot: Snapshot, face: Checklist, shown: Collection[str] | None = None) -> list[Edit]:
@@ -86,13 +94,37 @@ def _order_differs(labels: list[str], order: list[str]) -> bool:
     return [label for label in labels if label in known] != [label for label in order if label in there]
 
 
+#: Not finished, and not run again before a person says so.
+_STOPPED = frozenset({StepStatus.FAILED, StepStatus.UNCERTAIN})
+
+
 def _status_edit(snapshot: Snapshot, label: str, step: FaceStep) -> list[Edit]:
     state = snapshot.steps.get(label)
     status = state.status if state is not None else StepStatus.PENDING
     if step.redo:
-        return [RedoByHand(label)] if status.finished or status is StepStatus.FAILED else []
-    if step.status is StepStatus.DONE and not status.finished:
+        return [RedoByHand(label)] if status.finished or status in _STOPPED else []
+    if step.status is StepStatus.DONE and not status.finished and status is not StepStatus.FAILED:
         return [DoneByHand(label)]
     if step.status is StepStatus.SKIPPED and not status.finished:
         return [SkippedByHand(label)]
     return []
+
+
+def entry(edit: Edit) -> tuple[str, dict[str, Any]]:
+    """The journal's line, kind and fields, by which an edit is taken over."""
+    match edit:
+        case NewStep(step, label, after):
+            said = {"step": label, "name": step.name, "n": step.n, "by_hand": True}
+            return "plan", {"steps": [said], **({"after": after} if after else {})}
+        case DoneByHand(label):
+            return "commit", {"step": label, "status": StepStatus.DONE.value, "by_hand": True, "why": _WHY.format("done")}
+        case SkippedByHand(label):
+            why = _WHY.format("skipped")
+            return "commit", {"step": label, "status": StepStatus.SKIPPED.value, "by_hand": True, "why": why}
+        case RedoByHand(label):
+            return "redo", {"step": label, "why": _WHY.format("redo")}
+        case NewOrder(labels):
+            return "order", {"steps": list(labels)}
+
+
+_WHY = "marked {} in task.md"

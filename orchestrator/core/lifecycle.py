@@ -50,6 +50,10 @@ FACE: Mapping[str, TaskStatus] = {
 }
 
 
+#: Ways to stop that leave the task open: a person goes on with it.
+WAITING = frozenset({Outcome.UNCERTAIN, Outcome.QUESTION, Outcome.PAUSED})
+
+
 def check_transition(before: StepStatus, after: StepStatus, label: str) -> None:
     if after not in TRANSITIONS[before]:
         raise TransitionError(

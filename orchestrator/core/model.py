@@ -181,6 +181,8 @@ class Limits:
     attempt_seconds: float | None = 24 * 3600.0  #: one worker's life; finite by default (fault 62)
     output_bytes: int = 2 * 1024 * 1024  #: kept of each of stdout and stderr of one attempt, head and tail
     grace_seconds: float = 5.0  #: from SIGTERM to SIGKILL
+    depth: int = 3  #: generations of sub-tasks below a task that nobody spawned
+    children: int = 50  #: sub-tasks of one task
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +208,7 @@ class TaskSpec:
     """What to run. Written once, to `.task/spec.yaml`.
 
     kind: `python` (then `worker` is `module:function` or `file.py:function`) or `steps` (then `steps` holds them).
+    parent, depth: the id of the task whose step spawned this one, and how many generations there are above.
     import_paths: directories put before `sys.path` in the worker, so that it finds what its spawner found.
     """
 
@@ -220,6 +223,8 @@ class TaskSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     import_paths: tuple[str, ...] = ()
     source: str | None = None
+    parent: str | None = None
+    depth: int = 0
     schema: int = 1
 
 

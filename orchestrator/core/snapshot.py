@@ -232,6 +232,10 @@ def _refund(state: StepState) -> None:
 
 def _commit(snapshot: Snapshot, entry: Entry) -> None:
     state = snapshot.step_of(entry)
+    if state.status is StepStatus.UNCERTAIN:  # what was waited for is known
+        snapshot.attention = None
+    if state.status is StepStatus.FAILED and entry.get("by_hand"):  # passed over: a person's word reopens the task
+        _live_on(snapshot)
     state.status = StepStatus(entry["status"])
     state.open_run = None
     state.tries = int(entry.get("try", state.tries))
@@ -343,11 +347,14 @@ def _order_skip(snapshot: Snapshot, entry: Entry) -> None:
 def _order_resolve(snapshot: Snapshot, entry: Entry) -> None:
     step = snapshot.step_of(entry)
     if entry.get("done"):
-        step.status, step.result, step.why = StepStatus.DONE, entry.get("result"), "resolved by a person"
-        snapshot.deaths = snapshot.incompletes = 0
+        if "result" in entry or step.status is not StepStatus.DONE:  # a conflict: what it gave stands
+            step.result, step.result_file = entry.get("result"), None
+        step.status, step.why, step.by_hand = StepStatus.DONE, "resolved by a person", False
+        step.args = None  # a person vouches for it, whatever it is asked for with
+        step.error, step.open_run, step.committed = None, None, snapshot.lines
     else:
         _reopen(step)
-    snapshot.attention = None
+    _live_on(snapshot)
 
 
 def _order_answer(snapshot: Snapshot, entry: Entry) -> None:

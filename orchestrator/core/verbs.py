@@ -92,6 +92,8 @@ def _retry(snapshot: Snapshot, _request: Mapping[str, Any]) -> Refusal | None:
 
 
 def _answer(snapshot: Snapshot, request: Mapping[str, Any]) -> Refusal | None:
+    if snapshot.end is not None:
+        return f"it has ended already ({_ended(snapshot)}): nobody asks any more", _way_out(snapshot)
     question = request.get("question")
     asked = [q for q, a in snapshot.questions.items() if a is None]
     if not asked or (question is not None and question not in asked):
@@ -104,6 +106,9 @@ def _redo(snapshot: Snapshot, step: StepState) -> Refusal | None:
         return None
     if step.status is StepStatus.UNCERTAIN:
         return f"step {step.label!r} is uncertain", "say what you found: orchestrator resolve TASK STEP --done|--redo"
+    if snapshot.end is not None:
+        hint = "to go on: orchestrator retry TASK" if _ended(snapshot) in _FAILED else "to have it after all: spawn it anew"
+        return f"step {step.label!r} is {step.status}, and the task has ended ({_ended(snapshot)})", hint
     return f"step {step.label!r} is {step.status}: it is run anyway", "to go on: orchestrator recover TASK"
 
 
@@ -116,7 +121,9 @@ def _skip(snapshot: Snapshot, step: StepState) -> Refusal | None:
 
 
 def _resolve(snapshot: Snapshot, step: StepState) -> Refusal | None:
-    if step.status is StepStatus.UNCERTAIN:
+    if _ended(snapshot) in (Outcome.COMPLETED, Outcome.CANCELLED):
+        return f"it has ended already ({_ended(snapshot)})", _way_out(snapshot)
+    if step.status is StepStatus.UNCERTAIN or (step.status is StepStatus.DONE and _ended(snapshot) == Outcome.CONFLICT):
         return None
     return f"step {step.label!r} is {step.status}, not uncertain", "to have it done anew: orchestrator redo TASK STEP"
 

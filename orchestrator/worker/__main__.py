@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+from typing import Any
 
 from orchestrator import means
 from orchestrator.worker import guard
@@ -32,7 +33,7 @@ def main() -> None:
     try:
         from orchestrator.worker import loop
 
-        code = loop.run(workspace, said["run"], guard_pid, said["lock_fd"], said["cgroup"])
+        code = loop.run(workspace, said["run"], guard_pid, said["lock_fd"], said["cgroup"], _resolve)
     except BaseException:
         import traceback
 
@@ -42,6 +43,13 @@ def main() -> None:
             with contextlib.suppress(OSError, ValueError):  # the skill closed it
                 stream.flush()
         os._exit(code)  # threads that a cancelled step left must not keep us
+
+
+def _resolve(worker: Any, **more: Any) -> Any:
+    """What a skill's `task.spawn` means by a worker; imported only for a skill that spawns."""
+    from orchestrator import compose
+
+    return compose.resolve(worker, **more)
 
 
 main()

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import anyio
@@ -29,7 +29,9 @@ FENCED = 75
 DISK = 74
 
 
-def run(workspace: str, run_id: str, guard_pid: int, lock_fd: int, cgroup: str | None) -> int:
+def run(
+    workspace: str, run_id: str, guard_pid: int, lock_fd: int, cgroup: str | None, resolve: Callable[..., TaskSpec]
+) -> int:
     """Run one attempt to its end. Returns the exit code; the truth is in the journal."""
     try:
         writer = continue_attempt(Paths(workspace), time.time, run_id)
@@ -43,7 +45,7 @@ def run(workspace: str, run_id: str, guard_pid: int, lock_fd: int, cgroup: str |
         print(f"cannot begin: {error}", file=sys.stderr)
         return DISK
     _guard_forks(writer, lock_fd)
-    attempt = _Attempt(writer, cgroup)
+    attempt = _Attempt(writer, cgroup, resolve)
     try:
         return attempt.run()
     except (OSError, SyncFailed) as error:
@@ -64,7 +66,8 @@ def _guard_forks(writer: TaskWriter, lock_fd: int) -> None:
 
 
 class _Attempt:
-    def __init__(self, writer: TaskWriter, cgroup: str | None) -> None:
+    def __init__(self, writer: TaskWriter, cgroup: str | None, resolve: Callable[..., TaskSpec]) -> None:
+        self._resolve_worker = resolve
         self._writer = writer
         self._cgroup = cgroup
 
@@ -130,9 +133,10 @@ class _Attempt:
                 why = reason
                 scope.cancel()
 
-            task = Task(self._writer, name=spec.name, args=args, needs_result=spec.kind == "python", leave=leave)
+            task = Task(self._writer, spec, args, leave=leave, resolve=self._resolve_worker)
             try:
                 result = await skill(task, **args)
+                await task.leave_children()
             except Exception as error:
                 return await self._raised(task, error)
             except (SystemExit, BaseExceptionGroup) as error:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from orchestrator import files, orders
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import Check, Conflict, GiveUp, HandBack, Reopen, RunTry
-from orchestrator.core.model import Effect, Json, StepError, StepId, StepStatus
+from orchestrator.core.model import Effect, Json, StepError, StepId, StepStatus, TaskSpec
 from orchestrator.core.snapshot import StepState
 from orchestrator.errors import NotDone, StepFailed, StepUncertain, SyncFailed, UsageError
+from orchestrator.store import Paths
 from orchestrator.worker import call as call_
+from orchestrator.worker import children
 from orchestrator.worker import step as steps
 from orchestrator.worker.call import Call
+from orchestrator.worker.children import Child, OnEnd
+from orchestrator.worker.conversation import Conversation
 from orchestrator.worker.step import Done, Step
 from orchestrator.worker.todo import Todo
 from orchestrator.writer import TaskWriter
@@ -31,36 +35,34 @@ class ThreadStuck(Exception):  # noqa: N818 - ends the worker, never reaches a s
     """A sync step function is over its timeout: its thread cannot be ended but with the worker."""
 
 
-class Task:
+class Task(Conversation):
     """What a skill is given. `workspace` is where its own files go, `args` what it was spawned with."""
 
     def __init__(
         self,
         writer: TaskWriter,
-        *,
-        name: str,
+        spec: TaskSpec,
         args: Mapping[str, Json],
-        needs_result: bool = True,
-        leave: Callable[[str], None] = lambda why: None,
+        *,
+        leave: Callable[[str], None],
+        resolve: Callable[..., TaskSpec],
     ) -> None:
+        super().__init__(writer, leave)
         self.id = writer.where.task_id
-        self.name = name
+        self.name = spec.name
         self.args = args
         self.workspace = Path(writer.where.directory)
         self.attempt = writer.snapshot.attempt_number
-        self.broken: Exception | None = None  #: the disk failed: nothing more is written, the worker ends
         self.open: dict[str, Step] = {}  #: tries that run now, by label
         self.todos: dict[str, Call] = {}  #: of these, the ones whose body is a loop's
-        self._needs_result = needs_result
-        self._writer = writer
+        self._needs_result = spec.kind == "python"
         self._seen: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
         self._running: set[tuple[str, str | None]] = set()
         self._cursor: str | None = None
         self._settling = False
-        self._leave = leave
-        self._orders_seen = 0  # bytes of the requests file that were looked at
-        self._taken: list[dict[str, Any]] = []  # messages the skill was given and has not yet acted upon
+        self._spec = spec
+        self._resolve = resolve
+        self.children: list[Child] = []
         self._random = random.Random()
 
     # -- what a skill calls ------------------------------------------------------------------------------------
@@ -125,32 +127,40 @@ class Task:
                 self._settle_soon()
             self._cursor = label
 
-    async def ask(self, question: str) -> str:
-        """Ask a person. The worker ends, the question is announced, and the answer lets the task go on, here.
+    async def spawn(
+        self,
+        worker: Any,
+        *,
+        name: str | None = None,
+        args: Mapping[str, Json] | None = None,
+        key: str | None = None,
+        on_end: OnEnd = "wait",
+    ) -> Child:
+        """Make a sub-task: a committed step, so that a resumed parent finds its child and never makes a second one.
 
-        The same question asked again in one skill is another one, and gets an answer of its own.
+        Worker, name and args are as for Coordinator.spawn. The parent's supervisor starts the child, in the same root.
+        When the parent ends well it waits for its children, or with `on_end="cancel"` cancels them; when it fails or is
+        cancelled, so are they. Raises TooManyChildren above `limits.children` and `limits.depth`.
         """
-        n = self._asked[question] = self._asked.get(question, 0) + 1
-        key = question if n == 1 else f"{question} ({n})"
-        await self._border()
-        answer = self._writer.snapshot.questions.get(key)
-        if answer is None:
-            if key not in self._writer.snapshot.questions:
-                with self._disk():
-                    self._writer.record("asked", sync=True, question=key)
-            await self._go("question")
-        assert answer is not None
-        return answer
+        parent, what = self._spec, self._resolve(worker, name=name, args=args)
 
-    def messages(self) -> list[str]:
-        """The messages sent to the task (`orchestrator send`) since the last call.
+        async def make() -> str:
+            step = steps.current_step()
+            return await anyio.to_thread.run_sync(
+                children.make, self._writer, parent, what, step.idempotency_key, time.time
+            )
 
-        Each is given at least once: again after a crash that came before the next step.
-        """
-        due = [r for r in orders.due(self._writer.where, self._writer.snapshot) if r["verb"] == "send"]
-        new = [r for r in due if r not in self._taken]
-        self._taken += new
-        return [str(r.get("text", "")) for r in new]
+        task_id = await self.step(f"spawn {what.name}", make, key=key)
+        child = Child(Paths(f"{self.workspace.parent}/{task_id}"), self.step, on_end)
+        self.children.append(child)
+        return child
+
+    async def leave_children(self) -> None:
+        """Wait for the children that are to be waited for, however they end."""
+        for child in self.children:
+            if child.on_end == "wait":
+                with contextlib.suppress(StepFailed):
+                    await child.ended()
 
     # -- one step ----------------------------------------------------------------------------------------------
 
@@ -161,32 +171,6 @@ class Task:
     def _decide(self, state: StepState | None, call: Call) -> lifecycle.StepDecision:
         redone = self._writer.snapshot.redone
         return lifecycle.decide_step(state, effect=call.effect, retries=call.retries, args=call.digest, redone=redone)
-
-    async def _border(self) -> None:
-        """Between two steps: carry out the orders that came meanwhile. Cheap when there are none."""
-        size = files.size(self._writer.where.requests)
-        self._acknowledge()
-        if size == self._orders_seen:
-            return
-        self._orders_seen = size
-        with self._disk():
-            came = {request["verb"] for request in orders.carry_out(self._writer)}
-        if self._writer.snapshot.paused:
-            await self._go("paused")
-        if came & {"redo", "resolve", "retry"}:  # what was handed back may be wrong now: from the top
-            await self._go("again")
-
-    async def _go(self, why: str) -> None:
-        """Leave the skill where it is; its loop cancels it and decides what comes next."""
-        self._leave(why)
-        await anyio.sleep_forever()
-
-    def _acknowledge(self) -> None:
-        """The skill has taken its next step: the messages it was given have arrived."""
-        taken, self._taken = self._taken, []
-        for request in taken:
-            with self._disk():
-                orders.handle(self._writer, request)
 
     async def _step(self, call: Call) -> Json:
         await self._border()
@@ -354,16 +338,6 @@ class Task:
             yield StepId(name, n, key)
         finally:
             self._running.discard((name, key))
-
-    @contextlib.contextmanager
-    def _disk(self) -> Iterator[None]:
-        if self.broken is not None:
-            raise self.broken
-        try:
-            yield
-        except (OSError, SyncFailed) as error:
-            self.broken = error
-            raise
 
     def _settle_soon(self) -> None:
         """Write task.md at the next turn of the loop: with the mark of the next step, if one begins now."""
