@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from orchestrator import coordinator, skillfiles, templates
+import anyio.to_thread
+
+from orchestrator import adoption, coordinator, skillfiles, templates
 from orchestrator.config import from_environment
 from orchestrator.coordinator import Handle
 from orchestrator.core.model import Announcement, Json, Limits, TaskSpec
@@ -55,6 +57,32 @@ class Coordinator(coordinator.Coordinator):
         if not isinstance(worker, TaskSpec):
             worker = resolve(worker, name=name, args=args, limits=limits, env=env)
         return await super().spawn(worker)
+
+    async def adopt_workspace(
+        self,
+        directory: str | os.PathLike[str],
+        worker: Worker | TaskSpec | None = None,
+        *,
+        name: str | None = None,
+        args: Mapping[str, Json] | None = None,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+        start: bool = True,
+    ) -> Handle:
+        """Take over a workspace that another tool of the protocol made, and go on at its first unfinished step.
+
+        A directory of the root that has a task's id is adopted where it lies, any other is copied. `worker` runs the
+        steps of its checklist that are not done, and gets None from those that are. One that has ended is adopted and
+        not started. Raises as `adoption.adopt` does, UnknownSkill and BadSpec as `spawn`.
+        """
+        if worker is not None and not isinstance(worker, TaskSpec):
+            worker = resolve(worker, name=name, args=args, limits=limits, env=env)
+        found = await anyio.to_thread.run_sync(
+            lambda: adoption.adopt(self.root, os.fspath(directory), worker, self._clock, name=name, start=start)
+        )
+        if found.lock is None:
+            return self.attach(found.where.task_id)
+        return await self.adopt(found.where, found.lock)
 
 
 def resolve(

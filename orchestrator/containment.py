@@ -72,6 +72,18 @@ def members(cgroup: str) -> list[int]:
     return found
 
 
+def empty_ones(now: float, base: str | None = None, seconds: float = 60.0) -> list[str]:
+    """Workers' cgroups without a process. One made less than so many seconds ago waits for its worker."""
+    base = base or _cgroup_base()
+    found: list[str] = []
+    for entry in os.scandir(base) if base else ():
+        with contextlib.suppress(OSError):
+            old = now - entry.stat(follow_symlinks=False).st_mtime > seconds
+            if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False) and old:
+                found += [] if members(entry.path) else [entry.path]
+    return sorted(found)
+
+
 def kill_cgroup(cgroup: str, seconds: float) -> bool:
     """Kill all that is in a cgroup and remove it. True when it is gone within the time."""
     deadline = time.monotonic() + seconds
@@ -79,7 +91,7 @@ def kill_cgroup(cgroup: str, seconds: float) -> bool:
     while True:
         with contextlib.suppress(OSError), open(f"{cgroup}/cgroup.kill", "w") as file:
             file.write("1")
-        if _remove(cgroup):
+        if remove_empty(cgroup):
             return True
         if time.monotonic() > deadline:
             return False
@@ -87,7 +99,8 @@ def kill_cgroup(cgroup: str, seconds: float) -> bool:
         pause = min(2 * pause, 0.1)
 
 
-def _remove(cgroup: str) -> bool:
+def remove_empty(cgroup: str) -> bool:
+    """Remove a cgroup and those below it. False when a process is in one of them: nothing is ended here."""
     for directory, _, _ in os.walk(cgroup, topdown=False):
         try:
             os.rmdir(directory)

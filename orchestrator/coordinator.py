@@ -19,13 +19,22 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from orchestrator import orders, recovery, workspace
 from orchestrator.config import Config
-from orchestrator.core import lifecycle
-from orchestrator.core.lifecycle import Start
 from orchestrator.core.model import Announcement, TaskSpec
 from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
-from orchestrator.store import Clock, Look, Paths, lock_is_free, look, make_request, paths, task_ids, told
+from orchestrator.store import (
+    Clock,
+    Look,
+    Paths,
+    check_readable,
+    lock_is_free,
+    look,
+    make_request,
+    paths,
+    task_ids,
+    told,
+)
 from orchestrator.supervision import LOCK_LOOK_SECONDS, Supervisor
 from orchestrator.watching import Watch
 
@@ -163,6 +172,7 @@ class Coordinator(Supervisor):
                     if task_id in self._errors:
                         raise self._errors[task_id]
                     if task_id not in self._watched and await _thread(_nobody_works, where):
+                        await _thread(check_readable, where)
                         raise NotRunning(f"nobody works on {task_id}", f"go on with it: orchestrator recover {task_id}")
                     await changes.next()
         raise WaitTimeout(
@@ -188,7 +198,9 @@ class Coordinator(Supervisor):
         state the task is in.
         """
         where = paths(self.root, task_id)
-        request = {"id": secrets.token_hex(8), "verb": verb, **{k: v for k, v in fields.items() if v is not None}}
+        given = {k: v for k, v in fields.items() if v is not None}
+        request = {"id": secrets.token_hex(8), "verb": verb, "at": self._clock(), **given}
+        await _thread(check_readable, where)
         await _thread(lambda: orders.check(where, look(where).snapshot, request))
         await _thread(make_request, where, request)
         with anyio.move_on_after(math.inf if patience is None else patience):
@@ -203,15 +215,10 @@ class Coordinator(Supervisor):
 
     async def _order_now(self, where: Paths, lock: int, request: dict[str, Any]) -> tuple[dict[str, Any], int | None]:
         """Nobody works on the task: carry the order out ourselves."""
-        keep = False
-        try:
-            task = await self.take_over(where, None)
-            keep = isinstance(lifecycle.next_action(task.snapshot), Start)
-            task.close()
-            return await _thread(orders.handled, where, request["id"]) or request, lock if keep else None
-        finally:
-            if not keep:
-                os.close(lock)
+        with anyio.CancelScope(shield=True):
+            kept = await self.put_in_order(where, lock)
+            handled = await _thread(orders.handled, where, request["id"])
+        return handled or request, kept
 
     # -- watching over one task --------------------------------------------------------------------------------
 

@@ -29,12 +29,13 @@ class Face:
     `flush` gives back what it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
     """
 
-    __slots__ = ("_dirty", "_index", "_written", "checklist", "path")
+    __slots__ = ("_dirty", "_index", "_stamp", "_written", "checklist", "path")
 
     def __init__(self, path: str, checklist: Checklist, snapshot: Snapshot, written: bytes | None) -> None:
         self.path = path
         self._written = written
         self._dirty = False
+        self._stamp: tuple[int, ...] | None = None  # of the file as we wrote it, or looked at it, last
         self.take(checklist, snapshot)
 
     def take(self, checklist: Checklist, snapshot: Snapshot) -> None:
@@ -65,6 +66,13 @@ class Face:
             self.checklist.mark(position, state.status)
             self._dirty = True
 
+    def order_redo(self, label: str) -> None:
+        """Mark a step `[redo]`, until it is shown again."""
+        position = self._index.get(label)
+        if position is not None:
+            self.checklist.mark_redo(position)
+            self._dirty = True
+
     def _add(self, state: StepState, after: str | None) -> None:
         behind = self._index.get(after) if after is not None else None
         position = self.checklist.insert(behind, state.label, state.status)
@@ -87,8 +95,26 @@ class Face:
         data = self.checklist.render()
         before = self._written
         displaced = files.exchange(self.path, data, expected=before, sync=sync)
-        self._written, self._dirty = data, False
+        self._written, self._dirty, self._stamp = data, False, _stamp(self.path)
         return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
+
+    def edited(self) -> Displaced | None:
+        """The text of task.md when it is not what we wrote last. A file that cannot be read is none.
+
+        Costs no more than a look at its time and size when nobody has touched it.
+        """
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        try:
+            text = files.read(self.path)
+            if text == self._written:
+                return None
+            before, self._written = self._written, files.read_settled(self.path, text)
+        except (OSError, Damaged):
+            return None
+        return Displaced(self._written, before)
 
     def _made_durable(self) -> bool:
         """Sync the file as it lies, which a replacement would only repeat. False when it is not there."""
@@ -103,6 +129,15 @@ class Face:
 def _mark(status: StepStatus) -> StepStatus:
     """An uncertain step is shown as `[working]`: who knows only the original tags finds the same resume point."""
     return StepStatus.WORKING if status is StepStatus.UNCERTAIN else status
+
+
+def _stamp(path: str) -> tuple[int, ...] | None:
+    """What changes when a file is replaced or written; None when it is not there."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class StepFiles:
@@ -149,18 +184,29 @@ class StepFiles:
             return False
         return stepfile.parse(text).heading == display(name)
 
+    def tell(self, state: StepState) -> None:
+        """Append how the step stands."""
+        self.append(state, stepfile.render_checkpoint(_last_block(state)))
+
     def complete(self, state: StepState) -> None:
         """Append the last block when an agent or a crash took it; make the file durable."""
-        status = "running" if state.status is StepStatus.WORKING else state.status.value
-        for missing in stepfile.missing(self.read(state), [_block(state, status)]):
+        for missing in stepfile.missing(self.read(state), [_last_block(state)]):
             self.append(state, stepfile.render_checkpoint(missing))
         with contextlib.suppress(FileNotFoundError):
             files.sync_file(self.path(state))
 
 
+#: What the last checkpoint of a step says when its status is no commit. Pending with tries behind it: an order came.
+_OPEN = {StepStatus.WORKING: "running", StepStatus.PENDING: "reopened"}
+
+
 def block_text(state: StepState, status: str) -> str:
     """The checkpoint of a step as its file has it."""
     return stepfile.render_checkpoint(_block(state, status))
+
+
+def _last_block(state: StepState) -> Checkpoint:
+    return _block(state, _OPEN.get(state.status, state.status.value))
 
 
 def _block(state: StepState, status: str) -> Checkpoint:
@@ -174,8 +220,11 @@ def _block(state: StepState, status: str) -> Checkpoint:
         state.at,
         state.effect,
         state.args,
-        state.result if state.result_file is None else {"file": state.result_file},
+        state.result,
         state.error,
         None,
         tuple(Output(o["path"], o["size"], o["sha256"]) for o in state.outputs),
+        state.result_file,
+        state.why,
+        state.by_hand,
     )

@@ -353,6 +353,8 @@ def rename_directory(source: str, target: str) -> bool:
 def remove_tree(path: str) -> None:
     """Remove a directory and all in it; absent is success. Links are removed, not followed."""
     with contextlib.suppress(FileNotFoundError):
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):  # as some tools leave their caches
+            os.chmod(path, 0o700)
         for entry in list(os.scandir(path)):
             if entry.is_dir(follow_symlinks=False):
                 remove_tree(entry.path)

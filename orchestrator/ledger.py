@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator import files
 from orchestrator.core import journal, names
 from orchestrator.core.snapshot import Snapshot
+from orchestrator.errors import Damaged
 from orchestrator.store import Clock, Paths, timestamp
 
 
@@ -20,7 +21,8 @@ class Ledger:
         self._clock = clock
         self._journal = files.SyncedFile(where.journal)
         self._lines = lines  # every line of the journal, in case it has to be written again
-        self.run = snapshot.attempts[-1].run if snapshot.attempts else self._run_of(0)
+        self._spec = _kept(where.spec)
+        self.run = snapshot.attempts[-1].run if snapshot.attempts else self._run_of(snapshot.attempt_number)
         self.notices: list[str] = []
 
     def _run_of(self, attempt: int) -> str:
@@ -46,10 +48,16 @@ class Ledger:
         self.snapshot.apply(entry)
 
     def _write_journal_again(self) -> None:
-        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole."""
+        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole.
+
+        What the task runs is written again as well when all of `.task` is gone: nobody else knows it.
+        """
         self._journal.close()
         self.make(self.where.inner)
         files.replace(self.where.journal, b"".join(self._lines), sync=True)
+        if self._spec is not None and not os.path.lexists(self.where.spec):
+            files.replace(self.where.spec, self._spec, sync=True)
+            self.make(self.where.logs)
         self._journal = files.SyncedFile(self.where.journal)
         self.notices.append("the journal had been removed or replaced and was written again")
 
@@ -64,3 +72,11 @@ class Ledger:
 
     def close(self) -> None:
         self._journal.close()
+
+
+def _kept(path: str) -> bytes | None:
+    """A file that nobody could write again; None when it is not there."""
+    try:
+        return files.read(path)
+    except (Damaged, OSError):
+        return None

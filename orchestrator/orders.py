@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator import store
-from orchestrator.core import handedit, names, verbs
+from orchestrator import files, store
+from orchestrator.core import glance, names, verbs
 from orchestrator.core.snapshot import Snapshot
 from orchestrator.core.verbs import OF_A_STEP, Verb
-from orchestrator.errors import Refused
+from orchestrator.errors import Damaged, Refused
 from orchestrator.store import Paths
-from orchestrator.writer import TaskWriter
+
+if TYPE_CHECKING:  # a dry run over thousands writes nothing
+    from orchestrator.writer import TaskWriter
 
 #: What of a request is written into the line that is its effect.
 _FIELDS = ("step", "why", "done", "result", "question", "text")
@@ -49,6 +51,8 @@ def carry_out(task: TaskWriter) -> list[dict[str, Any]]:
     for request in due(task.where, task.snapshot):
         if _is_left(task.snapshot, request):
             continue
+        if request["verb"] in (Verb.REDO, Verb.RESOLVE) and verbs.refusal(task.snapshot, request) is None:
+            task.will_reopen(str(request["step"]))
         handle(task, request)
         found.append(request)
     if found:
@@ -60,14 +64,25 @@ def _is_left(snapshot: Snapshot, request: Mapping[str, Any]) -> bool:
     return request["verb"] == Verb.SEND or (request["verb"] == Verb.CANCEL and snapshot.end is None)
 
 
+def _edits(where: Paths, snapshot: Snapshot) -> list[tuple[str, dict[str, Any]]]:
+    """The edits of task.md that are to be taken over, as entries of the journal."""
+    try:
+        if glance.says_the_same(files.read(where.task_md), snapshot):
+            return []
+    except (OSError, Damaged):
+        return []
+    from orchestrator.core import handedit  # reads a checklist: not for a dry run over thousands
+
+    face, damage = store.read_face(where, snapshot)
+    return [handedit.entry(edit) for edit in handedit.edits(snapshot, face)] if face is not None and not damage else []
+
+
 def foresee(where: Paths, snapshot: Snapshot) -> bool:
     """Fold into the snapshot, and nowhere else, what the next holder of the lock will take over: a person's edits of
     task.md, and the orders that are due. Whether there are any."""
     forecast = Forecast(where.task_id, snapshot)
-    face, damage = store.read_face(where, snapshot)
-    edits = handedit.edits(snapshot, face) if face is not None and not damage else []
-    for edit in edits:
-        kind, fields = handedit.entry(edit)
+    edits = _edits(where, snapshot)
+    for kind, fields in edits:
         forecast.record(kind, sync=True, **fields)
     orders = [r for r in due(where, snapshot) if not _is_left(snapshot, r)]
     for request in orders:

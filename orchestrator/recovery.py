@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from dataclasses import dataclass
@@ -32,33 +33,26 @@ class Recovery:
     action: str
     step: str | None
     reason: str
+    news: bool = False  #: a person's orders or edits are to be taken over; what is told comes after them
 
 
 def inspect(where: Paths, *, locked: bool = False) -> Recovery:
     """Tell what `recover` would do. Takes no lock, writes nothing; total. `locked`: the caller has the task's lock."""
     end = store.ended_by_tail(where)
-    if end is not None:
-        step = _ordered_anew(where)
-        if step is None:
-            return Recovery(where.task_id, "ended", None, str(end["outcome"]))
-        return Recovery(where.task_id, "resumed", step, f"resumed at step {step!r}, which was ordered anew")
+    if end is not None and not _may_be_reopened(where):
+        return Recovery(where.task_id, "ended", None, str(end["outcome"]))
     return _judge(where, store.look(where, with_face=False), locked)
 
 
-def _ordered_anew(where: Paths) -> str | None:
-    """The first step that a person marked `[redo]` in the task.md of a task that has ended."""
+def _may_be_reopened(where: Paths) -> bool:
+    """Whether a task that has ended has to be looked at closely: orders were given, or task.md has a tag of one."""
+    if files.size(where.requests):
+        return True
     try:
-        data = files.read(where.task_md)
+        data = files.read(where.task_md).lower()
     except (OSError, Damaged):
-        return None
-    if b"redo" not in data.lower():
-        return None
-    from orchestrator.core.handedit import face_labels  # not for a dry run over thousands
-
-    seen = store.look(where)
-    labels = face_labels(seen.face, seen.snapshot) if seen.face else []
-    steps = seen.face.steps if seen.face else []
-    return next((label for label, step in zip(labels, steps, strict=True) if step.redo), None)
+        return False
+    return b"redo" in data or b"skipped" in data
 
 
 def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
@@ -70,12 +64,13 @@ def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
 def claim(where: Paths) -> tuple[Recovery, int | None]:
     """Tell what is to be done, and take the task's lock when there is something to do.
 
-    The lock is None for a task that is alive elsewhere, has ended as its face says, or waits for a person.
+    The lock is None for a task that is alive elsewhere, or that has ended, or waits for a person, and has nothing to
+    be taken over: no order, no edit of its task.md.
     """
     said = inspect(where)
-    if said.action == "waits" or (said.action == "ended" and _face_is_right(where)):
+    if said.action in ("waits", "ended") and not said.news and (said.action == "waits" or _face_is_right(where, said)):
         return said, None
-    problem = _spec_problem(where) if said.action in ("damaged", "resumed") else None
+    problem = _problem(where) if said.action in ("damaged", "resumed") else None
     if problem is not None:
         return (said if said.action == "damaged" else Recovery(where.task_id, "damaged", said.step, problem)), None
     if not os.access(where.directory, os.W_OK):  # not even for root on a read-only file system
@@ -86,7 +81,7 @@ def claim(where: Paths) -> tuple[Recovery, int | None]:
     if lock is None:
         return Recovery(where.task_id, "alive", None, "somebody holds it at this moment"), None
     again = inspect(where, locked=True)  # what was true before the lock need not be now
-    if again.action in ("alive", "waits"):
+    if again.action == "alive" or (again.action == "waits" and not again.news):
         os.close(lock)
         return again, None
     return again, lock
@@ -103,7 +98,7 @@ def _lock(where: Paths, tries: int) -> int | None:
     return None
 
 
-def _face_is_right(where: Paths) -> bool:
+def _face_is_right(where: Paths, ended: Recovery) -> bool:
     from orchestrator.core.checklist import Checklist  # not for a dry run over thousands
 
     try:
@@ -112,16 +107,17 @@ def _face_is_right(where: Paths) -> bool:
         return False
     if os.path.lexists(files.temporary_of(where.task_md)):  # somebody was killed while he replaced it
         return False
-    end = store.ended_by_tail(where)
-    return end is not None and face.status is FACE[end["outcome"]]
+    return face.status is FACE[ended.reason]
 
 
-def _spec_problem(where: Paths) -> str | None:
-    """Why no worker can be started: what it is to run is not known."""
+def _problem(where: Paths) -> str | None:
+    """Why no worker can be started: what was done, or what it is to run, is not known."""
     try:
+        store.check_readable(where)
         store.read_spec(where)
     except (OrchestratorError, OSError) as error:
-        return f"{failed(where, error).reason}: it cannot go on"
+        hint = f"; {error.hint}" if isinstance(error, OrchestratorError) and error.hint else ""
+        return f"{failed(where, error).reason}: it cannot go on{hint}"
     return None
 
 
@@ -130,12 +126,34 @@ def _judge(where: Paths, seen: Look, locked: bool) -> Recovery:
     if snapshot.end is None and seen.alive is not False and not (locked and _was_in_another_container(seen)):
         return _alive(seen)
     snapshot.presume_dead()
+    news = _foresee(seen)
     action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())
     said = _by_action(where, seen, action)
+    if seen.lost:
+        said, news = _without_journal(where, said, locked), True  # whoever takes the lock makes it again
     if not seen.damage:
+        return dataclasses.replace(said, news=news)
+    done = _problem(where) or f"mended, then {said.reason}"
+    return Recovery(where.task_id, "damaged", said.step, f"{'; '.join(seen.damage)}: {done}", news)
+
+
+def _without_journal(where: Paths, said: Recovery, locked: bool) -> Recovery:
+    """What is told of a task by its face alone. A worker that lives writes the journal again at its next step."""
+    if said.action == "ended":
         return said
-    done = _spec_problem(where) or f"mended, then {said.reason}"
-    return Recovery(where.task_id, "damaged", said.step, f"{'; '.join(seen.damage)}: {done}")
+    if not locked and not store.lock_is_free(where):
+        return Recovery(where.task_id, "alive", said.step, "somebody works on it, and its journal is lost: left alone")
+    problem = _problem(where) if said.action == "resumed" else None
+    if problem is not None:
+        return Recovery(where.task_id, "damaged", said.step, problem)
+    return dataclasses.replace(said, reason=f"{said.reason}; its journal is lost: told by its checklist")
+
+
+def _foresee(seen: Look) -> bool:
+    """Fold in what the next holder takes over. Whether there is anything."""
+    from orchestrator import orders  # not for a dry run over thousands that have ended
+
+    return orders.foresee(seen.where, seen.snapshot)
 
 
 def _was_in_another_container(seen: Look) -> bool:
@@ -224,7 +242,7 @@ def conclude(task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
             assert task.snapshot.end is not None
             return store.announcement_from_json(task.snapshot.end["announcement"])
         case Wait(outcome, _, reason, verb):
-            if task.snapshot.attention is None:
+            if (task.snapshot.attention or {}).get("status") != outcome:  # not told yet, or of something else
                 task.wait_for_person(
                     task.announcement(outcome, reason, hint=lifecycle.command_line(verb, task.where.task_id))
                 )

@@ -35,6 +35,8 @@ AGENTS: dict[str, Agent] = {
     "gemini": Agent("{HOME}/.gemini", "{HOME}/.gemini/skills", ".gemini/skills"),
     "opencode": Agent("{XDG_CONFIG_HOME}/opencode", "{XDG_CONFIG_HOME}/opencode/skills", ".opencode/skills"),
 }
+#: These read codex's directory as well: where that has the skill, another copy would only be one too many.
+SHARING = ("gemini", "opencode")
 USUAL = {"CLAUDE_CONFIG_DIR": ".claude", "CODEX_HOME": ".codex", "XDG_CONFIG_HOME": ".config"}
 
 
@@ -47,15 +49,20 @@ class Written(NamedTuple):
 
 
 def targets(given: tuple[str, ...], environ: Mapping[str, str], *, project: bool) -> list[str]:
-    """The directories of skills that are meant: of the CLIs named, else of those that are used here; each once.
+    """The directories of skills that are meant: of the CLIs named, else those that serve the ones used here; each once.
 
     Raises UsageError for a name that is neither a CLI nor a directory, and when no CLI is used here.
     """
     values = _values(environ)
-    names = given or tuple(name for name, agent in AGENTS.items() if os.path.isdir(agent.home.format_map(values)))
+    names = given or _used(values)
     if not names:
         raise UsageError("no agent CLI was used here yet", f"say which: --for {' | '.join(AGENTS)} | DIRECTORY")
     return list(dict.fromkeys(_target(name, values, project) for name in names))
+
+
+def _used(values: Mapping[str, str]) -> tuple[str, ...]:
+    used = [name for name, agent in AGENTS.items() if os.path.isdir(agent.home.format_map(values))]
+    return tuple(name for name in used if "codex" not in used or name not in SHARING)
 
 
 def _values(environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from orchestrator import files, identity
 from orchestrator.core import journal
@@ -18,72 +18,14 @@ from orchestrator.core.model import Announcement, Outcome, TaskSpec
 from orchestrator.core.names import is_task_id
 from orchestrator.core.snapshot import Snapshot, fold
 from orchestrator.errors import BadSpec, Damaged, RootUnusable, TaskNotFound
+from orchestrator.places import CHILD as CHILD
+from orchestrator.places import Clock as Clock
+from orchestrator.places import Paths as Paths
+from orchestrator.places import seconds_of as seconds_of
+from orchestrator.places import timestamp as timestamp
 
 if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a task stands
     from orchestrator.core.checklist import Checklist
-
-#: Seconds since the epoch; the one source of wall-clock time, handed in by the doors.
-Clock = Callable[[], float]
-
-
-#: Names of the notes about sub-tasks begin so.
-CHILD = "child-"
-
-
-class Paths(NamedTuple):
-    """Every path of one task. The only place that knows them."""
-
-    directory: str
-
-    @property
-    def task_id(self) -> str:
-        return os.path.basename(self.directory)
-
-    @property
-    def task_md(self) -> str:
-        return self.directory + "/task.md"
-
-    @property
-    def retro(self) -> str:
-        return self.directory + "/task-retro.md"
-
-    @property
-    def results(self) -> str:
-        return self.directory + "/results"
-
-    @property
-    def inner(self) -> str:
-        return self.directory + "/.task"
-
-    @property
-    def spec(self) -> str:
-        return self.directory + "/.task/spec.yaml"
-
-    @property
-    def journal(self) -> str:
-        return self.directory + "/.task/journal.jsonl"
-
-    @property
-    def requests(self) -> str:
-        return self.directory + "/.task/requests.jsonl"
-
-    @property
-    def logs(self) -> str:
-        return self.directory + "/.task/logs"
-
-    def log(self, attempt: int, stream: str) -> str:
-        return f"{self.directory}/.task/logs/{attempt}.{stream}"
-
-    @property
-    def supervisor_log(self) -> str:
-        return self.directory + "/.task/logs/supervisor.err"
-
-    def child(self, key: str) -> str:
-        """The note of a sub-task, by the idempotency key of the step that spawned it."""
-        return f"{self.directory}/.task/{CHILD}{key}"
-
-    def step(self, file: str) -> str:
-        return f"{self.directory}/{file}"
 
 
 def paths(root: str, task_id: str) -> Paths:
@@ -105,22 +47,29 @@ def task_ids(root: str) -> list[str]:
     return sorted((n for n in names if is_task_id(n)), key=lambda n: (n[:20], len(n), n))
 
 
-def timestamp(seconds: float) -> str:
-    """UTC in ISO 8601 with milliseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
-
-
-def seconds_of(stamp: str) -> float:
-    """The inverse of `timestamp`."""
-    return datetime.fromisoformat(stamp).timestamp()
-
-
 def read_journal(where: Paths) -> journal.Reading:
     """The journal as it lies; empty when there is none. Raises Damaged when it is not a file."""
     try:
         return journal.read(files.read(where.journal))
     except (FileNotFoundError, NotADirectoryError):
         return journal.Reading((), 0, 0)
+
+
+def check_readable(where: Paths) -> None:
+    """Raises Damaged when neither journal, task.md nor step files say anything: that is no task that never began."""
+    if not _read_heading(where)[1]:
+        return
+    with contextlib.suppress(Damaged, OSError):
+        if read_journal(where).entries:
+            return
+    from orchestrator import remains  # not for a list of sound tasks
+
+    if remains.tell(where):
+        return
+    raise Damaged(
+        f"{where.task_id}: neither task.md nor the journal can be read",
+        f"put one of them back, or spawn the work anew; its files stay in {where.directory}",
+    )
 
 
 def read_spec(where: Paths) -> TaskSpec:
@@ -130,13 +79,18 @@ def read_spec(where: Paths) -> TaskSpec:
     try:
         return parse_spec(files.read(where.spec).decode("utf-8", "replace"), where.spec)
     except FileNotFoundError:
-        raise Damaged(f"{where.spec} is gone: what to run is not known", "spawn the work anew") from None
+        raise Damaged(f"{where.spec} is gone: what to run is not known", _ADOPT.format(where.task_id)) from None
     except BadSpec as error:
-        raise Damaged(error.what, error.hint) from error
+        raise Damaged(error.what, f"{error.hint}, or {_ADOPT.format(where.task_id)}") from error
+
+
+_ADOPT = "say what it is to run: orchestrator adopt {} --worker WORKER"
 
 
 def read_requests(where: Paths) -> list[dict[str, Any]]:
     """All requests ever made of this task; a torn or foreign line is none."""
+    if not files.size(where.requests):
+        return []
     try:
         data = files.read(where.requests)
     except (FileNotFoundError, NotADirectoryError, Damaged):
@@ -154,6 +108,7 @@ def _request(line: bytes) -> dict[str, Any] | None:
 
 def make_request(where: Paths, request: Mapping[str, Any]) -> None:
     """Append a request durably. It begins with a newline, so that a torn line before it cannot swallow it."""
+    files.make_directories(where.inner)  # an agent may have removed it
     files.append(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n", sync=True)
 
 
@@ -167,6 +122,7 @@ class Look:
     reading: journal.Reading | None
     damage: list[str] = field(default_factory=list)
     heading: str | None = None  #: the title, when the face was not parsed
+    lost: bool = False  #: the journal is: all this is told by the face, as the next holder makes it again
 
     @property
     def task_id(self) -> str:
@@ -192,21 +148,13 @@ class Look:
             return str(snapshot.end["outcome"])
         if self.damage:
             return "damaged"
-        if not snapshot.attempts:
-            return self._state_by_face()
+        if not snapshot.attempts and not snapshot.paused:
+            return "interrupted" if snapshot.generation and snapshot.steps else "queued"
         if snapshot.unclosed is not None:
             return "working" if self.alive is not False else "interrupted"
         if snapshot.paused:
             return str(Outcome.PAUSED)
         return str(snapshot.attention["status"]) if snapshot.attention else "interrupted"
-
-    def _state_by_face(self) -> str:
-        if self.face is not None and self.reading is not None and not self.reading.entries:
-            if self.face.ended:
-                return str(Outcome.COMPLETED)
-            if self.face.steps:
-                return "interrupted"
-        return "queued"
 
     def cancel_request(self) -> str | None:
         """The id of the first cancel request that nobody has handled."""
@@ -231,12 +179,22 @@ def look(where: Paths, *, with_face: bool = True) -> Look:
     if reading is not None and reading.damaged:
         damage.append(f".task/journal.jsonl: bad line {reading.damaged[0]} with good ones after it")
     snapshot = fold(reading.entries if reading else ())
+    lost = None if snapshot.lines else _lost(where)
+    snapshot = snapshot if lost is None else fold(lost)
+    if lost is not None and reading is not None and reading.torn:
+        damage.append(".task/journal.jsonl: not one line of it can be read")
     face, heading = None, None
-    if with_face or not snapshot.attempts:
+    if with_face or not (snapshot.attempts or os.path.exists(where.journal)):  # without a journal, the face tells
         face, said = read_face(where, snapshot)
     else:
         heading, said = _read_heading(where)
-    return Look(where, snapshot, face, reading, damage + said, heading)
+    return Look(where, snapshot, face, reading, damage + said, heading, lost is not None)
+
+
+def _lost(where: Paths) -> list[dict[str, Any]] | None:
+    from orchestrator import remains  # not for a list of sound tasks
+
+    return remains.imagine(where, read_requests(where))
 
 
 def _read_heading(where: Paths) -> tuple[str | None, list[str]]:
@@ -345,7 +303,7 @@ def told(where: Paths) -> Announcement | None:
     An end whose worker died before it closed counts as well, when nobody is there to write the rest.
     """
     lines = last_lines(where)
-    if lines and lines[-1]["kind"] not in ("closed", "end"):
+    if lines and lines[-1]["kind"] not in ("closed", "end") and not lock_is_free(where):
         return None
     seen = look(where)
     if seen.snapshot.unclosed is None:
@@ -362,22 +320,8 @@ def lock_is_free(where: Paths) -> bool:
 
 
 def announcement_to_json(said: Announcement) -> dict[str, Any]:
-    return {
-        "id": said.id,
-        "task": said.task,
-        "name": said.name,
-        "status": said.status,
-        "summary": said.summary,
-        "result": said.result,
-        "steps": dict(said.steps),
-        "seconds": said.seconds,
-        "usage": said.usage,
-        "hint": said.hint,
-    }
+    return asdict(said)
 
 
 def announcement_from_json(data: Mapping[str, Any]) -> Announcement:
-    return Announcement(**{k: data[k] for k in announcement_to_json(_NOTHING) if k in data})
-
-
-_NOTHING = Announcement("", "", "", "", "")
+    return Announcement(**{f.name: data[f.name] for f in fields(Announcement) if f.name in data})

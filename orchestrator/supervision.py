@@ -21,7 +21,7 @@ from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import OrchestratorError
 from orchestrator.family import children
 from orchestrator.ports import Engine
-from orchestrator.store import Clock, Paths, ended_by_tail, look, make_request, read_spec
+from orchestrator.store import Clock, Paths, check_readable, ended_by_tail, look, make_request, read_spec
 from orchestrator.takeover import take_over
 from orchestrator.watching import Watch
 from orchestrator.writer import TaskWriter
@@ -95,6 +95,7 @@ class Supervisor:
 
     async def end_for_good(self, where: Paths) -> Announcement:
         """Cancel a task, and its sub-tasks before it; an ended one stays as it is."""
+        await _thread(check_readable, where)
         seen = await _thread(look, where)
         if seen.snapshot.end is None:
             request = {"id": secrets.token_hex(8), "verb": "cancel", "at": self._clock()}
@@ -174,6 +175,27 @@ class Supervisor:
             return await _thread(recovery.conclude, task, action)
         finally:
             task.close()
+
+    async def put_in_order(self, where: Paths, lock: int) -> int | None:
+        """With the lock held: carry out what was ordered, take edits over, and record what follows without a worker.
+
+        Gives the lock back when a worker is to be started; else it is closed.
+        """
+        keep = False
+        try:
+            task = await self.take_over(where, None)
+            try:
+                cancel = await _thread(lambda: look(where).cancel_request())
+                action = lifecycle.next_action(task.snapshot, cancel=cancel)
+                keep = isinstance(action, Start)
+                if not isinstance(action, Start):
+                    await _thread(recovery.conclude, task, action)
+            finally:
+                task.close()
+            return lock if keep else None
+        finally:
+            if not keep:
+                os.close(lock)
 
     async def take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
         """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator import files
+from orchestrator import files, rebuilding, store
 from orchestrator.core import checklist, handedit, journal
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.snapshot import Snapshot
@@ -18,10 +18,14 @@ def take_over(where: Paths, clock: Clock) -> TaskWriter:
     cannot be read is set aside and made again from what is left, edits of task.md are taken over. `notices` of the
     writer say what was done. Raises Damaged when neither journal nor face can be read; OSError as it comes.
     """
+    store.check_readable(where)
     stamp = timestamp(clock()).replace(":", "")
     for _ in files.sweep(where.inner, where.logs, where.results):
         pass
     lines, snapshot, notices = _sound_journal(where, stamp)
+    if not snapshot.lines and (data := rebuilding.rebuild(where, timestamp(clock()), stamp)) is not None:
+        lines, snapshot = _fold(data)
+        notices.append("the journal was lost: made again from task.md and the step files")
     face, text = _sound_face(where, snapshot, stamp, notices)
     if handedit.edits(snapshot, face):  # somebody may be saving right now
         text = files.read_settled(where.task_md, text)
@@ -44,7 +48,9 @@ def continue_attempt(where: Paths, clock: Clock, run: str) -> TaskWriter | None:
     if attempt is None or attempt.run != run or attempt.identity is not None:
         return None
     text = files.read(where.task_md)
-    return TaskWriter(where, clock, lines, snapshot, Checklist.parse(text, snapshot.steps), text)
+    face = Checklist.parse(text, snapshot.steps)
+    edited = handedit.edits(snapshot, face)  # since our starter has looked: not ours to overwrite, but to take over
+    return TaskWriter(where, clock, lines, snapshot, face, None if edited else text)
 
 
 def _fold(data: bytes) -> tuple[list[bytes], Snapshot]:
@@ -74,6 +80,8 @@ def _sound_journal(where: Paths, stamp: str) -> tuple[list[bytes], Snapshot, lis
     reading = journal.read(data)
     lines, snapshot = _fold(data)
     notices: list[str] = []
+    if not lines and b"\n" in data:  # as it is: it is set aside when another is made
+        return [], snapshot, notices
     if reading.damaged:
         files.replace(f"{where.journal}.damaged-{stamp}", data, sync=True)
         notices.append(
@@ -92,10 +100,6 @@ def _sound_face(where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]
         if not face.damaged:
             return face, text
     except FileNotFoundError:
-        if not snapshot.attempts:
-            raise Damaged(
-                f"{where.task_md} is gone and no attempt was made yet", f"start it anew; its spec is {where.spec}"
-            ) from None
         notices.append("task.md was gone: made again from the journal")
         return checklist.new(_name(where), where.task_id), None
     except Damaged:

@@ -78,3 +78,11 @@ def _open(directory: str, mask: int) -> int:
     except AttributeError:
         return -1
     return fd
+
+
+def works(directory: str) -> bool:
+    """Whether the system tells of changes in a directory: there is a limit to how many are watched."""
+    fd = _open(directory, _NAMES)
+    if fd >= 0:
+        os.close(fd)
+    return fd >= 0

@@ -6,14 +6,13 @@ of it is plain blocking code: a commit is one append and one sync, and takes les
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from orchestrator import files, templates
-from orchestrator.core import handedit, names, retro, stepfile
+from orchestrator import files
+from orchestrator.core import handedit, names, stepfile
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.lifecycle import FACE, check_transition, end_summary
 from orchestrator.core.model import (
@@ -31,6 +30,7 @@ from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.errors import Damaged
 from orchestrator.face import Face, StepFiles, block_text
 from orchestrator.ledger import Ledger
+from orchestrator.report import retrospects
 from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of
 
 dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
@@ -63,7 +63,18 @@ class TaskWriter(Ledger):
         number = self.snapshot.attempt_number + 1
         self.run = self._run_of(number)
         self.record("attempt", sync=True, **fields)
+        retrospects.mark_earlier(self.where, self.entries)  # whoever reopened it may have been killed before it did
         return self.run
+
+    def record(self, kind: str, *, sync: bool, **fields: Any) -> None:
+        had_ended = self.snapshot.end is not None
+        before = [(s, s.status) for s in self.snapshot.steps.values()] if kind in ("redo", "handled") else []
+        super().record(kind, sync=sync, **fields)
+        for state, status in before:  # what a person ordered is in the step's file too, in case the journal is lost
+            if state.status is not status:
+                self.steps.tell(state)
+        if had_ended and self.snapshot.end is None:  # a person's order has reopened the task
+            retrospects.mark_earlier(self.where, self.entries)
 
     def started(self, **fields: Any) -> None:
         """The worker's first act: who it is. The status says `working` from here on."""
@@ -138,7 +149,7 @@ class TaskWriter(Ledger):
         )
         state = self.snapshot.steps[label]
         self.steps.append(state, block_text(state, "running"))
-        self._face.show(state, after)
+        self._face.show(state, self.snapshot.before(label))
         self.settle()
         return state
 
@@ -171,7 +182,8 @@ class TaskWriter(Ledger):
         On return it survives a power cut. The mark in task.md follows with the next `settle`.
         """
         state = self.snapshot.steps[label]
-        check_transition(state.status, status, label)
+        if not (state.by_hand and state.status is status is StepStatus.DONE):  # then only its result comes after
+            check_transition(state.status, status, label)
         fields: dict[str, Any] = {"step": label, "try": state.tries, "status": status.value}
         if status is StepStatus.DONE:
             fields |= self._store_result(label, result)
@@ -233,17 +245,24 @@ class TaskWriter(Ledger):
                 return
             self.take_edits(displaced.text, displaced.before)
 
+    def look_for_edits(self) -> None:
+        """Take over what was saved in task.md since we wrote it, though no mark of ours makes us write it now."""
+        edited = self._face.edited()
+        if edited is not None:
+            self.take_edits(edited.text, edited.before)
+            self.settle()
+
     def take_edits(self, text: bytes, before: bytes | None = None) -> None:
         """Take over what a person changed in task.md. Everything in it that is no mark is kept byte for byte.
 
-        `before` is the text that was edited: a step it did not have yet is not missing from the new order.
+        `before` is the text that was edited, when it is known: what it has already is not the person's.
         """
         face = Checklist.parse(text, self.snapshot.steps)
         if face.damaged:
             self._face.take(self._face.checklist, self.snapshot)
             return
-        shown = None if before is None else handedit.face_labels(Checklist.parse(before), self.snapshot)
-        for edit in handedit.edits(self.snapshot, face, shown):
+        edited = None if before is None else Checklist.parse(before, self.snapshot.steps)
+        for edit in handedit.edits(self.snapshot, face, edited):
             self._take(edit)
         self._face.take(face, self.snapshot)
         if self.snapshot.end is not None:
@@ -284,6 +303,13 @@ class TaskWriter(Ledger):
             case _:
                 kind, fields = handedit.entry(edit)
                 self.record(kind, sync=True, **fields)
+
+    def will_reopen(self, label: str) -> None:
+        """Let task.md say `[redo]`, durably, before the journal reopens a finished step: should we die in between, a
+        `[working done]` that still stands there would be taken for the word of a person."""
+        if self.snapshot.steps[label].status.finished:
+            self._face.order_redo(label)
+            self.settle(sync=True)
 
     def show_all(self) -> None:
         """Bring task.md up to the journal after orders were carried out, durably."""
@@ -341,15 +367,8 @@ class TaskWriter(Ledger):
 
     def write_retro(self) -> None:
         """Write task-retro.md. It is made from the journal and can be made again: its failure fails nothing."""
-        template = templates.read("task-retro.md")
-        if template is not None:
-            name = self._face.checklist.title or self.where.task_id
-            status = str(self._face.checklist.status or "")
-            text = retro.render(
-                retro.analyse(self.entries()), template, name=name, task_id=self.where.task_id, status=status
-            )
-            with contextlib.suppress(OSError):
-                files.replace(self.where.retro, text.encode("utf-8", "replace"), sync=False)
+        name, status = self._face.checklist.title or self.where.task_id, str(self._face.checklist.status or "")
+        retrospects.write_at_end(self.where, self.entries(), name=name, status=status)
 
     def show_end(self) -> None:
         """Make the face say what the journal says of the end. Idempotent."""

@@ -197,3 +197,8 @@ def texts(where: Paths, names: Sequence[str]) -> dict[str, str]:
     """The named files of a task, without its id."""
     found = {name: Path(where.directory, name) for name in names}
     return {name: path.read_text().replace(where.task_id, "ID") for name, path in found.items() if path.exists()}
+
+
+def everything(directory: str) -> dict[str, bytes]:
+    """The bytes of every file below a directory, by its path within it."""
+    return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(Path(directory).rglob("*")) if p.is_file()}

@@ -46,7 +46,7 @@ value = 3
         ("no_such_module:skill", ["no_such_module", "there is no such module"]),
         ("skills:missing", ["'missing'", "it has: fine"]),
         ("gone.py:skill", ["gone.py", "no such file"]),
-        ("no-such-skill", ["'no-such-skill'", "installed skills: ", "repo_report"]),
+        ("no-such-skill", ["'no-such-skill'", "there is to run: ", "repo_report"]),
         ("gone.yaml", ["gone.yaml", "no such file"]),
         ("skills.py:plain", ["skills.py:plain is not async", "async def"]),
         ("broken.py:skill", ["broken.py:2:"]),

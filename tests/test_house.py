@@ -31,20 +31,41 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "config": ("errors",),
     "means": ("errors",),
     "watching": ("errors", "means"),
+    "mounts": ("errors",),
+    "findings": ("errors",),
+    "holders": ("errors", "core", "means", "identity", "containment"),
+    "surroundings": (
+        *("errors", "core", "files", "means", "mounts", "watching", "containment", "workspace", "findings"),
+    ),
+    "inspection": ("errors", "core", "files", "store", "orders", "identity", "holders"),
+    "doctor": (
+        *("errors", "core", "files", "store", "takeover", "recovery", "workspace", "identity", "containment"),
+        *("holders", "inspection", "findings"),
+    ),
+    "clearing": ("errors", "core", "store", "recovery", "workspace", "containment", "inspection"),
+    "serving": ("errors", "core", "store", "recovery", "workspace", "watching", "supervision"),
     "files": ("errors", "means"),
     "identity": ("errors", "core", "means"),
     "containment": ("errors", "core", "means", "identity"),
     "process": ("errors", "core", "files", "means", "containment"),
     "sandbox": ("errors", "core", "files"),
     "templates": ("errors",),
-    "store": ("errors", "core", "files", "identity"),
+    "skillfiles": ("errors", "core", "templates"),
+    "skillinstall": ("errors", "core", "files", "skillfiles"),
+    "places": (),
+    "remains": ("errors", "core", "files", "places"),
+    "store": ("errors", "core", "files", "identity", "places", "remains"),
+    "rebuilding": ("errors", "core", "files", "store", "remains"),
     "face": ("errors", "core", "files"),
     "ledger": ("errors", "core", "files", "store"),
-    "writer": ("errors", "core", "files", "store", "face", "ledger", "templates"),
-    "orders": ("errors", "core", "store", "writer"),
-    "takeover": ("errors", "core", "files", "store", "writer"),
-    "recovery": ("errors", "core", "files", "store", "writer", "identity"),
-    "workspace": ("errors", "core", "files", "store"),
+    "writer": ("errors", "core", "files", "store", "face", "ledger", "report"),
+    "orders": ("errors", "core", "files", "store", "writer"),
+    "takeover": ("errors", "core", "files", "store", "writer", "rebuilding"),
+    "recovery": ("errors", "core", "files", "store", "writer", "identity", "orders"),
+    "workspace": ("errors", "core", "files", "store", "mounts"),
+    "repairing": ("errors", "core", "files", "store"),
+    "copying": ("files",),
+    "adoption": ("errors", "core", "files", "store", "rebuilding", "remains", "copying", "workspace", "takeover"),
     "agents": ("errors", "core", "ports"),
     "engines": ("errors", "core", "ports", "process", "means", "files", "identity", "containment"),
     "notify": ("errors", "core", "ports", "process"),
@@ -65,8 +86,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "announce": ("errors", "core", "ports", "config", "store", "workspace"),
     "sessions": ("errors", "core", "ports", "files", "coordinator", "sessions"),
-    "report": ("errors", "core", "store", "report"),
+    "report": ("errors", "core", "files", "store", "templates", "report"),
     "skills": ("__init__", "errors"),  # written as a user would write them: `from orchestrator import ...`
+    "skills.retrospect": ("__init__", "errors", "core", "report"),  # it works on what is ours: our tasks
 }
 DOORS: dict[str, tuple[str, ...]] = {
     "worker.__main__": (
@@ -76,12 +98,14 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp_server": ("compose", "config", "errors", "core", "store", "report"),
     "cli": (
         *("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
-        *("files", "identity", "containment", "recovery", "workspace", "templates"),
+        *("inspection", "doctor", "surroundings", "findings", "clearing", "serving"),
+        *("files", "identity", "containment", "recovery", "workspace", "templates", "skillfiles", "skillinstall"),
+        *("adoption", "repairing"),
     ),
     "__init__": ("compose", "config", "coordinator", "core", "errors", "ports", "worker"),
 }
 ROOMS["compose"] = tuple(
-    room for room in ROOMS if room != "skills"
+    room for room in ROOMS if room.split(".")[0] != "skills"
 )  # everything but the doors and what goes through them
 ROOMS |= DOORS
 
@@ -101,6 +125,7 @@ LAZY_IN_CORE = {"pydantic": "core.spec"}
 WRITERS: dict[str, tuple[str, str]] = {
     "files": ("*", "it is the file layer"),
     "worker.guard": ("*", "writes the capped logs from a process of its own, which has no imports"),
+    "copying": ("*", "it is the file layer for whole directories"),
     "containment": ("open os.mkdir os.rmdir", "cgroup control files, not on a disk"),
     "worker.checklist_runner": ("os.write", "a command's output, to the worker's own stdout"),
     "worker.__main__": ("open", "stdout and stderr, which have become pipes"),

@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-TEMPLATES = ("task.md", "step.md", "task-retro.md", "routine.md", "routine.zh.md")
+SKILL = "skills/orchestrator"
+TEMPLATES = (
+    *("task.md", "step.md", "task-retro.md", "routine.md", "routine.zh.md"),
+    *(f"{SKILL}/SKILL.md", f"{SKILL}/references/verbs.md", f"{SKILL}/references/files.md"),
+)
 
 #: Written as a user would: every name from the package's top.
 USER_SCRIPT = """\
@@ -100,6 +104,14 @@ def test_the_command_runs(installed: Installed) -> None:
     shown = installed.run(installed.python.parent / "orchestrator", "--help")
     assert shown.returncode == 0, shown.stderr
     assert "Usage" in shown.stdout
+
+
+def test_an_installed_command_brings_the_skill_that_teaches_it(installed: Installed) -> None:
+    command = installed.python.parent / "orchestrator"
+    said = installed.run(command, "skill", "install", "--for", installed.home / "skills")
+    assert said.returncode == 0, said.stderr
+    written = installed.home / SKILL / "SKILL.md"
+    assert written.read_bytes() == (REPOSITORY / "templates" / SKILL / "SKILL.md").read_bytes()
 
 
 def check_types(installed: Installed, script: str) -> subprocess.CompletedProcess[str]:

@@ -76,11 +76,21 @@ def _one(where: Paths, dry_run: bool) -> Recovery:
         if dry_run:
             return recovery.inspect(where)
         said, lock = recovery.claim(where)
+        if lock is not None and said.news:  # now: whoever asks next must not be told what was before them
+            lock = _put_in_order(where, lock)
         if lock is not None:
             start_supervisor(where, lock)
         return said
     except (OSError, OrchestratorError) as error:
         return recovery.failed(where, error)
+
+
+def _put_in_order(where: Paths, lock: int) -> int | None:
+    import anyio
+
+    from orchestrator.compose import Coordinator
+
+    return anyio.run(Coordinator(os.path.dirname(where.directory)).put_in_order, where, lock)
 
 
 def _print(found: Sequence[Recovery], root: str, dry_run: bool) -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+#: Which commands there are, by the module they lie in. A module is imported when one of its commands is asked for.
+ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "tasks": (
+        "Start and follow tasks",
+        ("run", "spawn", "list", "show", "wait", "watch", "logs", "result", "recover", "cancel", "demo"),
+    ),
+    "steering": (
+        "Steer a task",
+        ("retry", "redo", "skip", "resolve", "pause", "continue", "send", "answer"),
+    ),
+    "inspecting": ("Understand and keep", ("explain", "doctor", "gc", "config", "serve", "completion")),
+    "retrospects": ("", ("retro",)),
+    "keeping": ("", ("lint",)),
+    "adopting": ("", ("repair", "adopt")),
+    "skilling": ("Skills", ("skill", "delegate")),
+}
 
 _EPILOG = "A task's files lie under ROOT/TASK: task.md is the checklist. docs/protocol.md explains all of them."
 
@@ -35,11 +53,65 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def root() -> str:
     """The root of this call, absolute."""
-    given = click.get_current_context().find_root().obj
-    return os.path.abspath(given or os.environ.get("ORCHESTRATOR_ROOT") or "workspaces")
+    return root_of(click.get_current_context())[0]
 
 
-@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def root_of(context: click.Context) -> tuple[str, str]:
+    """The root of a call, absolute, and where its name comes from."""
+    given = context.find_root().obj
+    for value, source in ((given, "--root"), (os.environ.get("ORCHESTRATOR_ROOT"), "ORCHESTRATOR_ROOT")):
+        if value:
+            return os.path.abspath(value), source
+    return os.path.abspath("workspaces"), "default"
+
+
+def task_ids(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell completes: the ids of the root's tasks, the newest first."""
+    from orchestrator import store
+    from orchestrator.errors import OrchestratorError
+
+    try:
+        return [i for i in reversed(store.task_ids(root_of(context)[0])) if i.startswith(incomplete)]
+    except (OSError, OrchestratorError):
+        return []
+
+
+def task_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """TASK, the whole id of a task; completed by the shell."""
+    return click.argument("task", shell_complete=task_ids)(function)
+
+
+class Rooms(click.Group):
+    """A group whose commands are found by the table above."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for _, names in ROOMS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            room = next((room for room, (_, names) in ROOMS.items() if cmd_name in names), None)
+            if room is not None:
+                importlib.import_module(f"orchestrator.cli.{room}")
+        return self.commands.get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands under the titles of their rooms; a room without one goes on with the one before it."""
+        sections: list[tuple[str, list[tuple[str, str]]]] = []
+        for title, names in ROOMS.values():
+            if title:
+                sections.append((title, []))
+            for name in names:
+                command = self.get_command(ctx, name)
+                if command is not None:
+                    sections[-1][1].append((name, command.get_short_help_str(formatter.width - 16)))
+        for title, rows in sections:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=Rooms, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @root_option
 @click.version_option(package_name="delegate-orchestrator", prog_name="orchestrator")
 def cli() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.group import command, json_option, root
+from orchestrator.cli.group import command, json_option, root, task_ids
 
 
 @command()
-@click.argument("path")
+@click.argument("path", shell_complete=task_ids)
 @json_option
 def lint(path: str, as_json: bool) -> int:
     """Read a task.md (or a task, by id) and say what is unusual in it, line by line.

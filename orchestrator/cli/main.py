@@ -10,11 +10,8 @@ from typing import Any, NoReturn
 import click
 
 from orchestrator import errors
-from orchestrator.cli import keeping, skilling, steering, tasks  # they register their commands
 from orchestrator.cli.group import cli
 from orchestrator.errors import OrchestratorError
-
-__all__ = ["cli", "keeping", "main", "skilling", "steering", "tasks"]
 
 
 def main() -> NoReturn:

@@ -32,10 +32,10 @@ def give(root: str, task_id: str, verb: str, as_json: bool, **fields: Any) -> in
     """Give an order, start the work that it makes possible, and say what came of it."""
     patience = 0.0 if verb == "send" else PATIENCE_SECONDS
     handled, lock = anyio.run(lambda: Coordinator(root).order(task_id, verb, patience=patience, **fields))
+    if lock is not None:  # also when ours was refused: another's order, carried out with it, may have made work
+        start_supervisor(store.paths(root, task_id), lock)
     if handled is not None and "refused" in handled:
         raise Refused(f"{task_id}: {handled['refused']}", f"see: orchestrator show {task_id}")
-    if lock is not None:
-        start_supervisor(store.paths(root, task_id), lock)
     said = _said(task_id, verb, handled is None, lock is not None, fields)
     if as_json:
         state = "requested" if handled is None else "done"

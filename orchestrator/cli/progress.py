@@ -15,12 +15,13 @@ import click
 from orchestrator import store
 from orchestrator.cli.show import MARKS, cut
 from orchestrator.compose import Coordinator, Handle
+from orchestrator.core.lifecycle import WAITING
 from orchestrator.core.model import Announcement, Outcome, StepStatus, TaskSpec
 from orchestrator.store import Look, Paths, look
 from orchestrator.watching import Watch
 
 #: Exit codes of commands that wait for a task's end.
-_CODES = {Outcome.COMPLETED: 0, Outcome.UNCERTAIN: 75}
+_CODES = {Outcome.COMPLETED: 0, **dict.fromkeys(WAITING, 75)}
 
 
 def exit_code(said: Announcement) -> int:

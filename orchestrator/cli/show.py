@@ -113,10 +113,10 @@ def look_text(seen: Look) -> str:
 def _life(seen: Look) -> list[str]:
     snapshot = seen.snapshot
     attempt = snapshot.attempt
-    if attempt is None:
+    if attempt is None and not snapshot.generation:
         return ["no worker has been started yet"]
-    said = f"attempt {attempt.number}, begun {attempt.at}"
-    if seen.alive and attempt.identity:
+    said = f"attempt {attempt.number}, begun {attempt.at}" if attempt else "told by its checklist: its journal was lost"
+    if attempt and seen.alive and attempt.identity:
         said += f", worker {attempt.identity.pid}"
     if snapshot.end is None and not seen.alive:
         step = snapshot.resume_point()

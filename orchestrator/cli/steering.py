@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from orchestrator import errors
-from orchestrator.cli.group import command, json_option, root, value_of
+from orchestrator.cli.group import command, json_option, root, task_argument, value_of
 
 
 def _ordered(task: str, verb: str, as_json: bool, **fields: Any) -> int:
@@ -17,7 +17,7 @@ def _ordered(task: str, verb: str, as_json: bool, **fields: Any) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @json_option
 def retry(task: str, as_json: bool) -> int:
     """Go on with a task that failed: its failed steps get their tries anew."""
@@ -25,7 +25,7 @@ def retry(task: str, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.argument("step")
 @json_option
 def redo(task: str, step: str, as_json: bool) -> int:
@@ -34,7 +34,7 @@ def redo(task: str, step: str, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.argument("step")
 @click.option("--why", help="The reason, for whoever reads it later.")
 @json_option
@@ -44,7 +44,7 @@ def skip(task: str, step: str, why: str | None, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.argument("step")
 @click.option("--done", "done", flag_value=True, type=bool, default=None, help="Its effect took place.")
 @click.option("--redo", "done", flag_value=False, type=bool, help="It did not: run the step again.")
@@ -61,7 +61,7 @@ def resolve(task: str, step: str, done: bool | None, result: str | None, as_json
 
 
 @command()
-@click.argument("task")
+@task_argument
 @json_option
 def pause(task: str, as_json: bool) -> int:
     """Stop a task at its next step border; it spends none of its tries, and waits for `continue`."""
@@ -69,7 +69,7 @@ def pause(task: str, as_json: bool) -> int:
 
 
 @command("continue")
-@click.argument("task")
+@task_argument
 @json_option
 def continue_(task: str, as_json: bool) -> int:
     """Go on with a task that was paused."""
@@ -77,7 +77,7 @@ def continue_(task: str, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.argument("text")
 @json_option
 def send(task: str, text: str, as_json: bool) -> int:
@@ -86,7 +86,7 @@ def send(task: str, text: str, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.argument("text")
 @click.option("--question", help="Which question, when several are open.")
 @json_option

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from orchestrator import errors
-from orchestrator.cli.group import command, json_option, root, value_of
+from orchestrator.cli.group import command, json_option, root, task_argument, task_ids, value_of
 
 
 def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,10 +75,18 @@ def spawn(worker: str, name: str | None, args: Any, env: Any, deaths: int | None
     click.echo(json.dumps({"id": task_id}) if as_json else task_id)
 
 
+def _without_collector() -> None:
+    """A command that reads thousands of tasks and is gone in a tenth of a second leaves no garbage worth a search."""
+    import gc
+
+    gc.disable()
+
+
 @command("list")
 @json_option
 def list_(as_json: bool) -> None:
     """List the tasks of the root, oldest first."""
+    _without_collector()
     from orchestrator import store
     from orchestrator.cli import show
 
@@ -90,7 +98,7 @@ def list_(as_json: bool) -> None:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @json_option
 def show(task: str, as_json: bool) -> None:
     """Show one task: its steps, attempts, files, and what was announced."""
@@ -102,7 +110,7 @@ def show(task: str, as_json: bool) -> None:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.option("--timeout", type=float, metavar="S", help="Give up after S seconds; the task goes on.")
 @json_option
 def wait(task: str, timeout: float | None, as_json: bool) -> int:
@@ -116,7 +124,7 @@ def wait(task: str, timeout: float | None, as_json: bool) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 def watch(task: str) -> int:
     """Follow a task as it goes: its steps, and how long each takes. Ends with the task."""
     from orchestrator.cli.progress import watch_task
@@ -125,7 +133,7 @@ def watch(task: str) -> int:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the task ends.")
 @click.option("--attempt", type=int, metavar="N", help="Which of the worker's lives [default: the last].")
 @click.option("--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True)
@@ -137,7 +145,7 @@ def logs(task: str, follow: bool, attempt: int | None, stream: str) -> None:
 
 
 @command()
-@click.argument("task")
+@task_argument
 @click.option("--path", "as_path", is_flag=True, help="Print where it lies instead.")
 def result(task: str, as_path: bool) -> None:
     """Print the full result of a task."""
@@ -152,7 +160,7 @@ def result(task: str, as_path: bool) -> None:
 
 
 @command()
-@click.argument("tasks", nargs=-1, metavar="[TASK ...]")
+@click.argument("tasks", nargs=-1, metavar="[TASK ...]", shell_complete=task_ids)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done; touch nothing.")
 @click.option("--wait", "and_wait", is_flag=True, help="Wait until the tasks have ended.")
 @json_option
@@ -162,13 +170,15 @@ def recover(tasks: tuple[str, ...], dry_run: bool, and_wait: bool, as_json: bool
     Prints a line for each: alive (left alone), resumed, ended, waits (for a decision), failed, or damaged. What is
     resumed runs detached, as with `spawn`.
     """
+    if dry_run:
+        _without_collector()
     from orchestrator.cli.detach import recover_all
 
     return recover_all(root(), tasks, dry_run=dry_run, and_wait=and_wait, as_json=as_json)
 
 
 @command()
-@click.argument("task")
+@task_argument
 @json_option
 def cancel(task: str, as_json: bool) -> int:
     """End a task for good. Its worker is stopped with everything it started; its files stay."""

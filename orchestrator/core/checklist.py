@@ -111,19 +111,20 @@ class Checklist:
         Its line keeps indent, bullet and comment. In a file in append style the first change leaves one line of each
         step, its first: a mark that changes in place would give later lines of other steps another meaning.
         """
-        lines = self._changing()
-        self._collapse()
-        step = self.steps[index]
-        at = step.lines[0] - 1
-        self._write(at, tags.retagged(lines[at].decode("utf-8", "surrogateescape"), tags.TAG_OF[status]))
-        step.status, step.redo = _shown(status), False
+        self._mark(index, tags.TAG_OF[status])
+        self.steps[index].status, self.steps[index].redo = _shown(status), False
+
+    def mark_redo(self, index: int) -> None:
+        """Order one step to be done again."""
+        self._mark(index, tags.REDO)
+        self.steps[index].status, self.steps[index].redo = StepStatus.PENDING, True
 
     def insert(self, after: int | None, name: str, status: StepStatus) -> int:
         """Add a step behind the step `after` (None: as the first) and return its index; its name is `display(name)`."""
         self._changing()
         self._collapse()
         index = 0 if after is None else after + 1
-        at = self._place() if after is None else self.steps[after].lines[0]
+        at = self.place() if after is None else self.steps[after].lines[0]
         name = display(name)
         self._add(at, tags.step_line(status, name))
         self.steps.insert(index, FaceStep(name, _shown(status), [at + 1]))
@@ -132,18 +133,33 @@ class Checklist:
         return index
 
     def set_status(self, status: TaskStatus) -> None:
+        self._head("status", status.value)
+        self.status = status
+
+    def set_task_id(self, task_id: str) -> None:
+        self._head("task_id", task_id)
+        self.task_id = task_id
+
+    def set_title(self, title: str) -> None:
+        self.title = display(title)
+        self._head("title", self.title)
+
+    def _head(self, field: str, value: str) -> None:
+        """Write a heading where it stands, else behind those before it and before those after it."""
         self._changing()
-        text = tags.head_line("status", status.value)
-        if "status" in self._at:
-            at = self._at["status"]
+        text = tags.head_line(field, value)
+        if field in self._at:
+            at = self._at[field]
             line = self._text(at)
             comment = line[tags.cut_comment(line) :].strip()
             self._write(at, f"{text} {comment}" if comment else text)
         else:
-            at = self._at["title"] + 1 if "title" in self._at else self._at.get("task_id", self._top)
+            order = list(_MISSING)
+            before = [self._at[f] + 1 for f in order[: order.index(field)] if f in self._at]
+            behind = [self._at[f] for f in order if f in self._at]
+            at = before[-1] if before else min(behind, default=self._top)
             self._add(at, text)
-            self._at["status"] = at
-        self.status = status
+            self._at[field] = at
 
     def set_end(self, present: bool) -> None:
         """Put `[end]` behind the last step, or take it away; text that stood behind the tag stays."""
@@ -155,7 +171,7 @@ class Checklist:
         self._ends = []
         self._remove(gone)
         if present:
-            at = max((step.line for step in self.steps), default=0) or self._place()
+            at = max((step.line for step in self.steps), default=0) or self.place()
             self._add(at, "[end]")
             self._ends = [at]
 
@@ -181,6 +197,16 @@ class Checklist:
             return self._data
         return self._bom + b"\n".join(self._lines)
 
+    def own_lines(self) -> set[int]:
+        """The indices of the lines that are the checklist's own, as they were parsed; all others are notes."""
+        steps = {line - 1 for step in self.steps for line in step.lines}
+        start = set() if self._start is None else {self._start}
+        return steps | start | {*self._ends, *self._at.values(), *range(self._top)}
+
+    def front(self) -> int:
+        """How many lines a front matter block at the very top has."""
+        return self._top
+
     def lint_json(self) -> dict[str, Json]:
         return {
             "damaged": self.damaged,
@@ -189,6 +215,12 @@ class Checklist:
             "steps": [[step.name, step.status.value] for step in self.steps],
             "findings": [found._asdict() for found in self.findings],
         }
+
+    def _mark(self, index: int, tag: str) -> None:
+        lines = self._changing()
+        self._collapse()
+        at = self.steps[index].lines[0] - 1
+        self._write(at, tags.retagged(lines[at].decode("utf-8", "surrogateescape"), tag))
 
     def _find(self, scope: Scope) -> None:
         """Report what the file as a whole lacks or contradicts."""
@@ -312,7 +344,7 @@ class Checklist:
             self._write(at, found.prefix + rest)
         return bool(rest)
 
-    def _place(self) -> int:
+    def place(self) -> int:
         """Where a first step goes: before the first one, behind `[start done]`, else behind the headings."""
         first = self.steps[0].lines[0] - 1 if self.steps else None
         if self._start is not None and (first is None or self._start < first):

@@ -8,7 +8,7 @@ uncertain is no commit: each of the three tags settles it. That it failed is one
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +69,15 @@ def _candidates(name: str, n: int, snapshot: Snapshot) -> Iterator[str]:
     yield from (f"{name} ({number})" for number in itertools.count(max(2, n)))
 
 
-def edits(snapshot: Snapshot, face: Checklist, shown: Collection[str] | None = None) -> list[Edit]:
+def edits(snapshot: Snapshot, face: Checklist, edited: Checklist | None = None) -> list[Edit]:
     """The changes to take over, in the order in which they are to be recorded. Empty for a face that only lags.
 
-    `shown` are the steps that the text had before it was edited, all by default: an order counts when all are there.
+    `edited` is the text that was edited, when it is known. Then a tag counts only where it was changed: one that was
+    only left as it stood says nothing of what has become of its step since. And an order counts when every step that
+    the text had is there; else when all are.
     """
+    shown = None if edited is None else face_labels(edited, snapshot)
+    tags = dict(zip(shown or (), edited.steps if edited is not None else (), strict=True))
     found: list[Edit] = []
     before: str | None = None
     seen: dict[str, int] = {}
@@ -82,7 +86,8 @@ def edits(snapshot: Snapshot, face: Checklist, shown: Collection[str] | None = N
         n = seen[step.name] = seen.get(step.name, 0) + 1
         if label not in snapshot.steps:
             found.append(NewStep(StepId(step.name, n), label, before))
-        found.extend(_status_edit(snapshot, label, step))
+        if label not in tags or (tags[label].status, tags[label].redo) != (step.status, step.redo):
+            found.extend(_status_edit(snapshot, label, step))
         before = label
     if set(labels).issuperset(snapshot.steps if shown is None else shown) and _order_differs(labels, snapshot.order):
         found.append(NewOrder(tuple(labels)))
@@ -117,14 +122,14 @@ def entry(edit: Edit) -> tuple[str, dict[str, Any]]:
             said = {"step": label, "name": step.name, "n": step.n, "by_hand": True}
             return "plan", {"steps": [said], **({"after": after} if after else {})}
         case DoneByHand(label):
-            return "commit", {"step": label, "status": StepStatus.DONE.value, "by_hand": True, "why": _WHY.format("done")}
+            return "commit", {**_by_hand(label, "done"), "status": StepStatus.DONE.value}
         case SkippedByHand(label):
-            why = _WHY.format("skipped")
-            return "commit", {"step": label, "status": StepStatus.SKIPPED.value, "by_hand": True, "why": why}
+            return "commit", {**_by_hand(label, "skipped"), "status": StepStatus.SKIPPED.value}
         case RedoByHand(label):
-            return "redo", {"step": label, "why": _WHY.format("redo")}
+            return "redo", _by_hand(label, "redo")
         case NewOrder(labels):
             return "order", {"steps": list(labels)}
 
 
-_WHY = "marked {} in task.md"
+def _by_hand(label: str, tag: str) -> dict[str, Any]:
+    return {"step": label, "by_hand": True, "why": f"marked {tag} in task.md"}

@@ -9,7 +9,7 @@ Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named 
 
     attempt      token, cgroup, deaths                   a worker is about to be started
     started      worker, guard                           its first act: the identities of its two processes
-    skill        version                                 what the worker loaded
+    skill        worker, version                         what the worker loaded
     plan         steps, after                            steps are expected
     running      step, try, effect, args, after          a try begins
     raised       step, try, error                        the try failed and spends budget; the step is not given up

@@ -122,7 +122,8 @@ def next_action(
         return _budget_spent(snapshot, label)
     if snapshot.incompletes > 1:
         return Finish(Outcome.FAILED, "the worker ended twice without an end of the task", label)
-    return Start(label, fresh=not snapshot.attempts)
+    begun = snapshot.attempts or any(s.status is not PENDING for s in snapshot.steps.values())
+    return Start(label, fresh=not begun)
 
 
 def _next_open(snapshot: Snapshot) -> StepState | None:

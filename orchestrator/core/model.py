@@ -124,7 +124,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One fenced block of a step file: what became of one try. `at` is UTC in ISO 8601 with milliseconds."""
+    """One fenced block of a step file: what became of one try. `at` is UTC in ISO 8601 with milliseconds.
+
+    A large result lies in `result_file`, a path within the workspace. `by_hand`: a person said so, nothing ran.
+    """
 
     name: str
     status: str
@@ -139,6 +142,9 @@ class Checkpoint:
     error: StepError | None = None
     usage: Mapping[str, Json] | None = None
     outputs: tuple[Output, ...] = ()
+    result_file: str | None = None
+    why: str = ""
+    by_hand: bool = False
 
 
 class Identity(NamedTuple):

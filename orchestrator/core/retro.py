@@ -60,6 +60,12 @@ class Failure:
     message: str
     version: str | None = None
     for_good: bool = False  #: there was no further try
+    fingerprint: str = ""  #: the same for the same failure, whatever numbers are in its message
+
+    @property
+    def kind(self) -> str:
+        """What is counted as the same."""
+        return self.fingerprint or self.message
 
 
 @dataclass(slots=True)
@@ -143,7 +149,8 @@ class _Fold:
         self.attempt = 0  # the number of the last one, as its run id has it
         self.living = False
         self.begun: float | None = None
-        self.alive = self.closed = self.away = 0.0
+        self.closed: float | None = None  # when the last worker ended
+        self.alive = self.away = 0.0
 
     def take(self, entry: Entry) -> None:
         at = _seconds(entry) - self.away
@@ -174,7 +181,7 @@ class _Fold:
     def begin(self, entry: Entry, at: float) -> None:
         if self.living:  # nobody wrote down how the last one ended
             self._bury({"outcome": Outcome.LOST}, self.alive)
-        if self.retro.attempts:
+        if self.closed is not None:
             self.retro.waiting += max(0.0, at - self.closed)
         self.retro.attempts += 1
         run = parse_run(str(entry.get("run", "")))
@@ -196,6 +203,11 @@ class _Fold:
             lost.how, lost.seconds = "lost", max(0.0, at - lost.begun)
         self.open.clear()
         self.closed, self.living = at, False
+
+    def rebuild(self, entry: Entry, _at: float) -> None:
+        """The journal was lost; how often a worker was started is what the face still tells."""
+        self.retro.attempts = self.attempt = max(self.retro.attempts, int(entry.get("attempt", 0)))
+        self.living, self.closed = False, None
 
     def load(self, entry: Entry, _at: float) -> None:
         self.retro.skill = entry.get("worker") or self.retro.skill
@@ -226,8 +238,8 @@ class _Fold:
             last.for_good = True
         return last is not None and last.step == OUTSIDE
 
-    def _fail(self, label: str, kind: str, message: str, *, for_good: bool = False) -> None:
-        failure = Failure(label, self.attempt, str(kind), message, self.retro.version, for_good)
+    def _fail(self, label: str, kind: str, message: str, for_good: bool = False, fingerprint: str = "") -> None:
+        failure = Failure(label, self.attempt, str(kind), message, self.retro.version, for_good, fingerprint)
         self.retro.failures.append(failure)
 
     # -- steps -------------------------------------------------------------------------------------------------
@@ -269,7 +281,8 @@ class _Fold:
         given_up = entry["kind"] == "commit" and entry.get("status") == "failed"
         if entry["kind"] == "raised" or ended is not None or not step.tries:
             error = entry["error"]
-            self._fail(step.name, str(error.get("class")), str(error.get("message")), for_good=given_up)
+            said = ": ".join(str(error[part]) for part in ("type", "message") if error.get(part))
+            self._fail(step.name, str(error.get("class")), said, given_up, str(error.get("fingerprint", "")))
         elif given_up:
             last = next((f for f in reversed(self.retro.failures) if f.step == step.name), None)
             if last is not None:
@@ -306,6 +319,7 @@ _ORDERED: Mapping[str, Callable[[Entry], str]] = {
 _KINDS: Mapping[str, Callable[[_Fold, Entry, float], None]] = {
     "attempt": _Fold.begin,
     "closed": _Fold.close,
+    "rebuilt": _Fold.rebuild,
     "skill": _Fold.load,
     "end": _Fold.end,
     "handled": _Fold.order,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from orchestrator.core.model import Json
 from orchestrator.core.retro import USAGE, Failure, Retro, StepRetro, Try
@@ -100,12 +99,12 @@ def _try(one: Try) -> str:
 
 
 def counted(failures: Iterable[Failure]) -> dict[tuple[str, str, str], int]:
-    """How often each error was met: by step, class and message."""
-    found: dict[tuple[str, str, str], int] = {}
+    """How often each error was met: by step, class and (first) message, the most frequent first."""
+    alike: dict[tuple[str, str, str], list[Failure]] = {}
     for failure in failures:
-        key = (failure.step, failure.error_class, message(failure.message))
-        found[key] = found.get(key, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        alike.setdefault((failure.step, failure.error_class, failure.kind), []).append(failure)
+    ordered = sorted(alike.values(), key=len, reverse=True)
+    return {(some[0].step, some[0].error_class, message(some[0].message)): len(some) for some in ordered}
 
 
 def by_class(failures: Iterable[Failure]) -> dict[str, int]:
@@ -119,10 +118,10 @@ def _errors_table(failures: Sequence[Failure]) -> str:
     if not failures:
         return "None."
     found = counted(failures)
-    said = ", ".join(f"{kind} {number}" for kind, number in by_class(failures).items())
+    said = ", ".join(f"{kind} {times}" for kind, times in by_class(failures).items())
     rows = [f"By class: {said}.", "", "| Step | Class | Times | Message |", "|---|---|---:|---|"]
-    for (step, kind, text), number in list(found.items())[:ERRORS_SHOWN]:
-        rows.append(f"| {cell(step)} | {cell(kind)} | {number} | {cell(text)} |")
+    for (step, kind, text), times in list(found.items())[:ERRORS_SHOWN]:
+        rows.append(f"| {cell(step)} | {cell(kind)} | {times} | {cell(text)} |")
     if len(found) > ERRORS_SHOWN:
         rows.append(f"| … {len(found) - ERRORS_SHOWN} more | | | |")
     return "\n".join(rows)
@@ -131,7 +130,7 @@ def _errors_table(failures: Sequence[Failure]) -> str:
 def _crash_cost(retro: Retro) -> str:
     if not retro.deaths:
         return "No worker died."
-    died = "1 worker died" if retro.deaths == 1 else f"{retro.deaths} workers died"
+    died = f"{number(retro.deaths, 'worker')} died"
     begun_again = [s.name for s in retro.steps.values() if any(t.how == "lost" for t in s.tries)]
     names = ", ".join(map(code, begun_again[:10])) or "no step"
     more = f" and {len(begun_again) - 10} more" if len(begun_again) > 10 else ""
@@ -148,7 +147,8 @@ def _volumes(retro: Retro) -> str:
         f"{name} {_bytes(size)}"
         for name, size in (("results", had.results), ("outputs", had.outputs), ("logs", had.logs), ("notes", had.notes))
     )
-    return f"{run} steps were run in {retro.tries} tries. Kept: {sizes}. Usage: {_usage(retro.usage)}."
+    begun = f"{number(run, 'step')} run in {number(retro.tries, 'try', 'tries')}"
+    return f"{begun}. Kept: {sizes}. Usage: {_usage(retro.usage)}."
 
 
 def _usage(usage: Mapping[str, float] | None) -> str:
@@ -159,6 +159,8 @@ def _usage(usage: Mapping[str, float] | None) -> str:
 
 def sentence(retro: Retro) -> str:
     """What is to be done, in one sentence."""
+    if not retro.attempts and not retro.tries:
+        return "Nothing was begun."
     failed = [s for s in retro.steps.values() if s.status == "failed"]
     if failed:
         return f"Step {code(failed[0].name)} failed for good: look at its errors before the skill is used again."
@@ -168,7 +170,7 @@ def sentence(retro: Retro) -> str:
     if raised is not None:
         return f"It is {retro.outcome or 'open'}, but {code(raised)} needed more than one try."
     if retro.deaths:
-        return "The skill did well; its worker was killed, and nothing finished was lost."
+        return "The skill did well; its worker died, and nothing finished was lost."
     return "Nothing to change."
 
 
@@ -198,8 +200,8 @@ def to_json(retro: Retro, *, task_id: str, name: str, state: str, damage: Sequen
         "run_twice": retro.run_twice,
         "steps": [_step_json(step) for step in retro.steps.values()],
         "errors": [
-            {"step": step, "class": kind, "message": text, "count": number}
-            for (step, kind, text), number in counted(retro.failures).items()
+            {"step": step, "class": kind, "message": text, "count": times}
+            for (step, kind, text), times in counted(retro.failures).items()
         ],
         "errors_by_class": by_class(retro.failures),
         "volumes": {
@@ -257,6 +259,10 @@ def _bytes(size: int | None) -> str:
     return f"{size} bytes"
 
 
+def number(many: int, noun: str, nouns: str = "") -> str:
+    return f"{many} {noun if many == 1 else nouns or noun + 's'}"
+
+
 def line(text: str) -> str:
     """One line, with nothing in it that a terminal would obey."""
     return "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
@@ -272,7 +278,7 @@ def code(text: str) -> str:
     return f"`{line(text).replace('`', chr(39))}`"
 
 
-_MARKS = re.compile(r"([\\|*_<>\[\]~])")
+_MARKS = re.compile(r"([\\|*<>\[\]~]|(?<!\w)_|_(?!\w))")
 
 
 def cell(text: str) -> str:

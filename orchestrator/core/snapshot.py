@@ -11,44 +11,11 @@ from typing import Any
 
 from orchestrator.core.model import Effect, Identity, Limits, Outcome, StepError, StepId, StepStatus
 from orchestrator.core.names import parse_run
+from orchestrator.core.told import AttemptState, StepState
+
+__all__ = ["DEATHS", "AttemptState", "Entry", "Snapshot", "StepState", "fold"]
 
 Entry = Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class StepState:
-    """What the journal says of one step. Owned by its Snapshot; everybody else only reads it."""
-
-    id: StepId
-    label: str
-    file: str
-    status: StepStatus = StepStatus.PENDING
-    tries: int = 0  #: begun so far, over all attempts
-    spent: int = 0  #: of these, the ones that count against the step's retries
-    open_run: str | None = None  #: the run whose try has begun and not ended
-    effect: str = Effect.IDEMPOTENT
-    args: str | None = None
-    result: Any = None
-    result_file: str | None = None
-    error: StepError | None = None
-    outputs: tuple[Mapping[str, Any], ...] = ()
-    by_hand: bool = False
-    why: str = ""
-    at: str = ""
-    attempt: int = 0  #: in which its last try began or its commit was made
-    committed: int = 0  #: which line of the journal, counted from 1, its commit is
-
-
-@dataclass(slots=True)
-class AttemptState:
-    number: int
-    run: str
-    at: str
-    token: str = ""
-    cgroup: str | None = None
-    identity: Identity | None = None
-    guard: Identity | None = None  #: the process around the worker, which goes last
-    closed: str | None = None  #: the outcome, None while it lives or when it died unseen
 
 
 @dataclass(slots=True)
@@ -96,6 +63,13 @@ class Snapshot:
     def resume_point(self) -> StepState | None:
         """The first step, in order, that is neither done nor skipped."""
         return next((self.steps[label] for label in self.order if not self.steps[label].status.finished), None)
+
+    def before(self, label: str) -> str | None:
+        """The step that stands before this one; None for the first."""
+        if self.order[-1] == label:  # the usual case, and not a search
+            return self.order[-2] if len(self.order) > 1 else None
+        position = self.order.index(label)
+        return self.order[position - 1] if position else None
 
     def presume_dead(self) -> None:
         """Take an attempt that has not closed for dead; for telling what would be done. The journal is not changed."""
@@ -260,6 +234,7 @@ def _new_order(snapshot: Snapshot, entry: Entry) -> None:
 
 def _end(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.end = dict(entry)
+    snapshot.paused = False  # who takes it up anew need not say `continue` as well
     if "request" in entry:
         snapshot.handled.add(str(entry["request"]))
 
@@ -340,8 +315,9 @@ def _live_on(snapshot: Snapshot) -> None:
 
 def _order_skip(snapshot: Snapshot, entry: Entry) -> None:
     step = snapshot.step_of(entry)
+    if snapshot.end is None or step.status is StepStatus.FAILED:  # else the end stands, with one step less to do
+        _live_on(snapshot)
     step.status, step.why, step.open_run = StepStatus.SKIPPED, str(entry.get("why", "")), None
-    _live_on(snapshot)
 
 
 def _order_resolve(snapshot: Snapshot, entry: Entry) -> None:

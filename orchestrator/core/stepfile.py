@@ -29,7 +29,10 @@ _CONTROLS: dict[int, str] = dict.fromkeys(
 )
 _FORGED = re.compile(r"([`~]{3}[ \t]*yaml)[ \t]+(?=checkpoint)", re.IGNORECASE)
 _KEYS = frozenset(
-    {"name", "n", "key", "status", "attempt", "try", "at", "effect", "args", "result", "error", "usage", "outputs"}
+    {
+        *("name", "n", "key", "status", "attempt", "try", "at", "effect", "args", "result", "result_file", "error"),
+        *("usage", "outputs", "why", "by_hand"),
+    }
 )
 
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -64,7 +67,9 @@ def render_checkpoint(cp: Checkpoint) -> str:
     lines.append(f"at: {_value(cp.at)}\neffect: {_value(cp.effect)}")
     if cp.args is not None:
         lines.append(f"args: {_value(cp.args)}")
-    if cp.result is not None or cp.status == "done":
+    if cp.result_file is not None:
+        lines.append(f"result_file: {_value(cp.result_file)}")
+    elif cp.result is not None or cp.status == "done":
         lines.append(f"result: {_value(cp.result)}")
     if cp.error is not None:
         lines.append(f"error: {_value(cp.error.to_json())}")
@@ -72,6 +77,10 @@ def render_checkpoint(cp: Checkpoint) -> str:
         lines.append(f"usage: {_value(dict(cp.usage))}")
     if cp.outputs:
         lines.append(f"outputs: {_value([{'path': o.path, 'size': o.size, 'sha256': o.sha256} for o in cp.outputs])}")
+    if cp.why:
+        lines.append(f"why: {_value(cp.why)}")
+    if cp.by_hand:
+        lines.append("by_hand: true")
     return _OPENING + "\n".join(lines) + "\n```\n"
 
 
@@ -184,7 +193,7 @@ def _checkpoint(fields: Mapping[str, Json]) -> tuple[Checkpoint | None, str]:
 
 
 def _built(fields: Mapping[str, Json]) -> Checkpoint:
-    error, usage, key, args = (fields.get(name) for name in ("error", "usage", "key", "args"))
+    error, usage, key, args, large = (fields.get(name) for name in ("error", "usage", "key", "args", "result_file"))
     return Checkpoint(
         name=_typed(fields["name"], str),
         status=_typed(fields["status"], str),
@@ -202,6 +211,9 @@ def _built(fields: Mapping[str, Json]) -> Checkpoint:
             Output(_typed(o["path"], str), _typed(o["size"], int), _typed(o["sha256"], str))
             for o in _typed(fields.get("outputs", []), list)
         ),
+        result_file=None if large is None else _typed(large, str),
+        why=_typed(fields.get("why", ""), str),
+        by_hand=_typed(fields.get("by_hand", False), bool),
     )
 
 

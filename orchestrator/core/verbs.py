@@ -66,11 +66,12 @@ def _way_out(snapshot: Snapshot) -> str:
     outcome = _ended(snapshot)
     if outcome in _FAILED:
         return "to go on: orchestrator retry TASK"
-    return "to have a step done anew: orchestrator redo TASK STEP"
+    done = next((label for label in reversed(snapshot.order) if snapshot.steps[label].status.finished), None)
+    return f"to have a step done anew: orchestrator redo TASK {done!r}" if done else "spawn the work anew"
 
 
 def _pause(snapshot: Snapshot, request: Mapping[str, Any]) -> Refusal | None:
-    if snapshot.paused:
+    if snapshot.paused and snapshot.end is None:
         return "it is paused already", "to go on: orchestrator continue TASK"
     return _not_after_the_end("there is nothing to pause")(snapshot, request)
 
@@ -107,7 +108,8 @@ def _redo(snapshot: Snapshot, step: StepState) -> Refusal | None:
     if step.status is StepStatus.UNCERTAIN:
         return f"step {step.label!r} is uncertain", "say what you found: orchestrator resolve TASK STEP --done|--redo"
     if snapshot.end is not None:
-        hint = "to go on: orchestrator retry TASK" if _ended(snapshot) in _FAILED else "to have it after all: spawn it anew"
+        failed = _ended(snapshot) in _FAILED
+        hint = "to go on: orchestrator retry TASK" if failed else "spawn the work anew to have it after all"
         return f"step {step.label!r} is {step.status}, and the task has ended ({_ended(snapshot)})", hint
     return f"step {step.label!r} is {step.status}: it is run anyway", "to go on: orchestrator recover TASK"
 

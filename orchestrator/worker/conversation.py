@@ -20,6 +20,7 @@ class Conversation:
         self.broken: Exception | None = None  #: the disk failed: nothing more is written, the worker ends
         self._writer = writer
         self._leave = leave
+        self._redone = writer.snapshot.redone  # the last order to redo a step that this run of the skill knows of
         self._orders_seen = 0  # bytes of the requests file that were looked at
         self._taken: list[dict[str, Any]] = []  # messages the skill was given and has not yet acted upon
         self._asked: dict[str, int] = {}
@@ -52,18 +53,25 @@ class Conversation:
         return [str(r.get("text", "")) for r in new]
 
     async def _border(self) -> None:
-        """Between two steps: carry out the orders that came meanwhile. Cheap when there are none."""
+        """Between two steps: carry out the orders and take over the edits that came meanwhile. Cheap when none did."""
         size = files.size(self._writer.where.requests)
         self._acknowledge()
-        if size == self._orders_seen:
-            return
-        self._orders_seen = size
         with self._disk():
-            came = {request["verb"] for request in orders.carry_out(self._writer)}
+            self._writer.look_for_edits()
+        came: set[str] = set()
+        if size != self._orders_seen:
+            self._orders_seen = size
+            with self._disk():
+                came = {request["verb"] for request in orders.carry_out(self._writer)}
         if self._writer.snapshot.paused:
             await self._go("paused")
-        if came & {"redo", "resolve", "retry"}:  # what was handed back may be wrong now: from the top
+        redone = self._writer.snapshot.redone != self._redone  # by the verb, or in task.md
+        if redone or came & {"resolve", "retry"}:  # what was handed back may be wrong now: from the top
             await self._go("again")
+
+    async def last_border(self) -> None:
+        """Behind the last step: what was ordered during it, or written into task.md, still counts."""
+        await self._border()
 
     async def _go(self, why: str) -> None:
         """Leave the skill where it is; its loop cancels it and decides what comes next."""

@@ -137,6 +137,7 @@ class _Attempt:
             try:
                 result = await skill(task, **args)
                 await task.leave_children()
+                await task.last_border()
             except Exception as error:
                 return await self._raised(task, error)
             except (SystemExit, BaseExceptionGroup) as error:
@@ -157,7 +158,7 @@ class _Attempt:
         version, before = skills.version(skill), self._writer.snapshot.skill
         if before is not None and version is not None and before != version:
             print(f"the skill has changed since an earlier attempt: {before} -> {version}", file=sys.stderr)
-        self._writer.record("skill", sync=False, version=version)
+        self._writer.record("skill", sync=False, worker=spec.worker, version=version)
         return skill, spec.args
 
     # -- how it ended ------------------------------------------------------------------------------------------

@@ -209,7 +209,11 @@ class Task(Conversation):
     def _reopen(self, state: StepState) -> None:
         """A step before it was redone and changed what this one gets; what `once` did is for a person to judge."""
         with self._disk():
+            self._writer.will_reopen(state.label)
+            known = self._writer.snapshot.redone == self._redone
             self._writer.record("redo", sync=True, step=state.label, why="a step before it was done anew")
+            if known:  # no order of a person came in between
+                self._redone = self._writer.snapshot.redone
             if state.effect == Effect.ONCE:
                 self._writer.commit(state.label, StepStatus.UNCERTAIN, why="done before, with other arguments")
         self._settle_soon()
@@ -265,14 +269,17 @@ class Task(Conversation):
             steps.current.reset(token)
 
     def _commit(self, step: Step, result: Json, outputs: Sequence[Any] = ()) -> None:
-        with self._disk():
-            self._writer.commit(step.label, StepStatus.DONE, result=result, outputs=outputs)
+        if self._writer.snapshot.steps[step.label].status is not StepStatus.SKIPPED:  # by a person, while it ran
+            with self._disk():
+                self._writer.commit(step.label, StepStatus.DONE, result=result, outputs=outputs)
         del self.open[step.label]
         self._settle_soon()
 
     def _failed(self, call: Call, step: Step, error: BaseException, *, give_up: bool = True) -> None:
         """Write down that a try raised. A `once` try is left as it is: nobody knows what it did, its check is asked."""
         del self.open[step.label]
+        if self._writer.snapshot.steps[step.label].status.finished:  # a person has settled it while it ran
+            return
         said = steps.describe(error)
         if call.effect == Effect.ONCE and not isinstance(error, NotDone):
             step.note(f"The try ended with {said.type}: {said.message}")
@@ -301,6 +308,8 @@ class Task(Conversation):
         if call.check is not None and state.status is not StepStatus.UNCERTAIN:
             with contextlib.suppress(Exception):  # a check that fails knows nothing
                 said = await call_.run(call.check, call.args)
+            if state.status.finished:  # a person knew it sooner
+                return
         if said is True or isinstance(said, Done):
             result = steps.storable(said.result) if isinstance(said, Done) else None
             outputs = steps.verify(str(self.workspace), call.outputs)

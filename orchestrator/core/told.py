@@ -1,0 +1,45 @@
+"""What a journal tells of one step, and of one attempt. Owned by the Snapshot that folds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.core.model import Effect, Identity, StepError, StepId, StepStatus
+
+
+@dataclass(slots=True)
+class StepState:
+    """What the journal says of one step. Owned by its Snapshot; everybody else only reads it."""
+
+    id: StepId
+    label: str
+    file: str
+    status: StepStatus = StepStatus.PENDING
+    tries: int = 0  #: begun so far, over all attempts
+    spent: int = 0  #: of these, the ones that count against the step's retries
+    open_run: str | None = None  #: the run whose try has begun and not ended
+    effect: str = Effect.IDEMPOTENT
+    args: str | None = None
+    result: Any = None
+    result_file: str | None = None
+    error: StepError | None = None
+    outputs: tuple[Mapping[str, Any], ...] = ()
+    by_hand: bool = False
+    why: str = ""
+    at: str = ""
+    attempt: int = 0  #: in which its last try began or its commit was made
+    committed: int = 0  #: which line of the journal, counted from 1, its commit is
+
+
+@dataclass(slots=True)
+class AttemptState:
+    number: int
+    run: str
+    at: str
+    token: str = ""
+    cgroup: str | None = None
+    identity: Identity | None = None
+    guard: Identity | None = None  #: the process around the worker, which goes last
+    closed: str | None = None  #: the outcome, None while it lives or when it died unseen

@@ -1,0 +1,248 @@
+"""Whether a root, its tasks and what lies around them are in order; and mending what can be mended.
+
+Looking touches nothing but a probe directory of its own. Mending takes each task's lock, keeps the originals of what it
+makes anew, and ends only processes whose own environment or arguments name this root: the files of a task prove nothing
+about them, they may be a copy. What cannot be known is never acted upon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator import containment, files, holders, identity, inspection, recovery, store, workspace
+from orchestrator.core.snapshot import Snapshot
+from orchestrator.errors import OrchestratorError
+from orchestrator.findings import Finding
+from orchestrator.holders import Seen
+from orchestrator.store import Clock, Look, Paths
+from orchestrator.takeover import take_over
+
+#: After its end a worker has its grace to be gone; a process that is there still, so much later, is a finding.
+GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is looked at once for all tasks: the root, its tasks, and every process that names it."""
+
+    root: str
+    now: float
+    wheres: tuple[Paths, ...]
+    ours: tuple[Seen, ...]
+    serving: bool
+
+    @classmethod
+    def of(cls, root: str, clock: Clock) -> Room:
+        ids = store.task_ids(root)
+        ours = tuple(seen for seen in holders.processes() if seen.belongs_to(root) and seen.pid != os.getpid())
+        serving = bool(holders.of_lock(root, shared=True)) if os.path.isdir(root) else False
+        return cls(root, clock(), tuple(Paths(os.path.join(root, task_id)) for task_id in ids), ours, serving)
+
+
+def examine(root: str, clock: Clock) -> list[Finding]:
+    """What there is to say of the tasks of a root and of what lies beside them. Total: one bad task hides no other."""
+    room = Room.of(root, clock)
+    found: list[Finding] = []
+    known: set[str] = set()
+    for where in room.wheres:
+        try:
+            found += _task(room, where, known)
+        except (OSError, OrchestratorError) as error:
+            found.append(_person("damaged", recovery.failed(where, error).reason, "look at its directory", where))
+    return [*found, *_orphans(room, known), *_leftovers(room)]
+
+
+def _person(code: str, what: str, hint: str, where: Paths) -> Finding:
+    return Finding("tasks", "person", code, what, hint, where.task_id)
+
+
+def _task(room: Room, where: Paths, known: set[str]) -> Iterator[Finding]:
+    """One task. `known` collects the tokens of its attempts, when some process of this root has to be placed."""
+    if not room.ours and store.ended_by_tail(where) is not None:
+        said = recovery.inspect(where)
+        if said.action == "ended" and not said.news:
+            return
+    seen = store.look(where)
+    known |= {attempt.token for attempt in seen.snapshot.attempts}
+    strays = strays_of(room, seen)
+    if strays:
+        pids = ", ".join(str(stray.pid) for stray in strays)
+        ended = "has ended" if seen.snapshot.end is not None else "has no worker"
+        yield Finding("tasks", "mend", "stray", f"it {ended}, and processes of it live: {pids}", _FIX, where.task_id)
+    yield from _standing(room, where, seen)
+
+
+_FIX = "orchestrator doctor --fix"
+
+
+def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
+    if seen.snapshot.end is None and seen.alive is not False:
+        return
+    said, locked = recovery.inspect(where), inspection.is_locked(where)
+    recover = f"orchestrator recover {where.task_id}"
+    if seen.damage:
+        yield _damaged(where, seen)
+    elif said.action == "waits":
+        yield _person("waits", f"it waits for a person: {said.reason}", "", where)
+    elif said.action in ("resumed", "failed", "cancelled") and not locked:
+        queued = "" if seen.snapshot.attempts else "it was never started; "
+        level = "note" if room.serving else "person"
+        hint = "somebody serves this root and goes on with it" if room.serving else recover
+        what = f"nobody works on it; {queued}next: {said.reason}"
+        yield Finding("tasks", level, "interrupted", what, hint, where.task_id)
+    elif locked and seen.snapshot.unclosed is not None:
+        yield from _held(where, seen)
+    yield from _cannot_run(where, seen)
+
+
+def _held(where: Paths, seen: Look) -> Iterator[Finding]:
+    """The worker is dead, and a process that has not its mark has its lock: it is not ours to end."""
+    around = holders.processes()
+    attendants = {who.pid for who in inspection.attending(where, around)}
+    for holder in inspection.holding(where, seen.snapshot, around):
+        if holder.role == "other" and holder.pid not in attendants:
+            what = f"its worker is dead, and process {holder.pid} has its lock: {holder.command}"
+            yield _person("held", what, f"if that is no coordinator, end it: kill {holder.pid}", where)
+
+
+def _damaged(where: Paths, seen: Look) -> Finding:
+    what = "; ".join(seen.damage)
+    _, problem = inspection.spec_of(where)
+    if problem and seen.snapshot.end is None:
+        return _person("damaged", f"{what}; and {problem}", "read what is left, and spawn the work anew", where)
+    return Finding("tasks", "mend", "damaged", what, f"{_FIX}: it is made again from what is left", where.task_id)
+
+
+def _cannot_run(where: Paths, seen: Look) -> Iterator[Finding]:
+    """A task that no worker can ever run (fault 82)."""
+    if seen.snapshot.end is not None or seen.damage:
+        return
+    spec, problem = inspection.spec_of(where)
+    if spec is None:
+        yield _person("no-spec", f"what it is to run is not known: {problem}", "spawn the work anew", where)
+        return
+    place = spec.worker.rpartition(":")[0]
+    if spec.kind == "python" and place.endswith(".py") and not os.path.isfile(place):
+        yield _person("no-worker", f"its worker's file is gone: {place}", "put it back, or cancel the task", where)
+
+
+def strays_of(room: Room, seen: Look) -> list[Seen]:
+    """Processes that carry the mark of this task's attempts, though the attempt has ended or its worker is dead.
+
+    Only such as name this root themselves; none while the worker lives, or when that cannot be known.
+    """
+    marks = {attempt.token for attempt in _over(seen.snapshot, room.now) if attempt.token}
+    return [process for process in room.ours if process.token in marks]
+
+
+def _over(snapshot: Snapshot, now: float) -> Iterator[Any]:
+    """The attempts of which no process may be left."""
+    yield from snapshot.attempts[:-1]  # a further one was begun only when all of these were dead
+    last = snapshot.attempt
+    if last is not None and last.closed is None and _both_dead(last):
+        yield last
+    if last is not None and last.closed is not None and now - store.seconds_of(snapshot.last_at) > GRACE_SECONDS:
+        yield last
+
+
+def _both_dead(attempt: Any) -> bool:
+    """Worker and guard have said who they are, and are known to be dead."""
+    return all(who is not None and identity.alive(who) is False for who in (attempt.identity, attempt.guard))
+
+
+def _orphans(room: Room, known: set[str]) -> Iterator[Finding]:
+    """Workers of this root whose task is gone."""
+    for process in orphans(room, known):
+        what = f"process {process.pid} works for {process.task_of(room.root)}, which is gone: {process.command}"
+        yield Finding("leftovers", "mend", "orphan", what, _FIX)
+
+
+def orphans(room: Room, known: set[str]) -> list[Seen]:
+    """Marked processes whose own arguments name a task of this root that is not there, and of no mark we know."""
+    there = {where.task_id for where in room.wheres}
+    marked = (process for process in room.ours if process.token and process.token not in known)
+    return [process for process in marked if (process.task_of(room.root) or "") not in {"", *there}]
+
+
+def _leftovers(room: Room) -> Iterator[Finding]:
+    for path in workspace.leftovers(room.root):
+        if inspection.is_locked(Paths(path)) is False:
+            yield Finding("leftovers", "mend", "staging", f"{path} was left by a crash", _FIX)
+    for where in room.wheres:
+        for path in temporaries(where):
+            if inspection.is_locked(where) is False:
+                yield Finding("leftovers", "mend", "temporary", f"{path} was left by a crash", _FIX, where.task_id)
+    for cgroup in containment.empty_ones(room.now):
+        yield Finding("leftovers", "note", "cgroup", f"{cgroup} is empty; it costs nothing", f"to remove it: {_FIX}")
+
+
+def temporaries(where: Paths) -> list[str]:
+    found = []
+    for directory in (where.directory, where.inner, where.logs, where.results):
+        with contextlib.suppress(OSError):
+            found += [f"{directory}/{name}" for name in os.listdir(directory) if name.startswith(files.TEMPORARY)]
+    return found
+
+
+# -- mending ---------------------------------------------------------------------------------------------------------
+
+
+def mend(root: str, clock: Clock) -> Iterator[str]:
+    """Mend what can be mended, and say each thing that was done, in a line. What goes wrong is said as well."""
+    room = Room.of(root, clock)
+    known: set[str] = set()
+    for where in room.wheres:
+        try:
+            yield from _mend_task(room, where, clock, known)
+        except (OSError, OrchestratorError) as error:
+            yield f"{where.task_id}: not mended: {recovery.failed(where, error).reason}"
+    for process in orphans(room, known):
+        yield _end(process)
+    before = workspace.leftovers(root)
+    workspace.sweep_staging(root)
+    yield from (f"removed {path}" for path in before if not os.path.lexists(path))
+    for cgroup in containment.empty_ones(room.now):
+        if containment.remove_empty(cgroup):
+            yield f"removed the empty cgroup {cgroup}"
+
+
+def _mend_task(room: Room, where: Paths, clock: Clock, known: set[str]) -> Iterator[str]:
+    seen = store.look(where)
+    known |= {attempt.token for attempt in seen.snapshot.attempts}
+    for process in strays_of(room, seen):
+        yield f"{where.task_id}: {_end(process)}"
+    if not (seen.damage or temporaries(where)) or _damaged(where, seen).level != "mend":
+        return
+    lock = files.lock_directory(where.directory)
+    if lock is None:
+        yield f"{where.task_id}: left alone: somebody holds it"
+        return
+    try:
+        if recovery.inspect(where, locked=True).action != "alive":
+            yield from _put_in_order(where, clock, temporaries(where))
+    finally:
+        os.close(lock)
+
+
+def _put_in_order(where: Paths, clock: Clock, left: list[str]) -> Iterator[str]:
+    """With the lock held and no worker alive: made again from what is left; the originals stay beside it."""
+    task = take_over(where, clock)
+    try:
+        task.show_all()
+        yield from (f"{where.task_id}: {notice}" for notice in task.notices)
+        yield from (f"{where.task_id}: removed {path}" for path in left if not os.path.lexists(path))
+    finally:
+        task.close()
+
+
+def _end(process: Seen) -> str:
+    """End a process that is still the very one that was seen."""
+    if identity.alive(process.who) is not True:
+        return f"process {process.pid} was gone already"
+    containment.send(process.pid, signal.SIGKILL)
+    return f"ended process {process.pid}: {process.command}"

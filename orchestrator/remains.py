@@ -1,0 +1,174 @@
+"""What is left of a task whose journal is lost, read from its directory; nothing here writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from orchestrator import files
+from orchestrator.core import journal, names
+from orchestrator.core import rebuild as remade
+from orchestrator.core.checklist import Checklist
+from orchestrator.core.model import TaskSpec, TaskStatus
+from orchestrator.core.rebuild import Remains
+from orchestrator.core.spec import parse_spec
+from orchestrator.core.stepfile import INFO, StepFile, parse
+from orchestrator.errors import BadSpec, Damaged
+from orchestrator.places import Paths, seconds_of
+
+Request = Mapping[str, Any]
+
+#: The generation of a journal that was only imagined; one that is written has a random one.
+IMAGINED = "unwritten"
+#: A text larger than this is no step file that we would read for a list.
+_STEP_FILE_BYTES = 16 * 1024 * 1024
+
+
+def imagine(where: Paths, requests: Sequence[Request]) -> list[dict[str, Any]] | None:
+    """The entries that a lost journal would be made of; None when it is not lost, or nothing tells of the task."""
+    remains = lost(where, requests)
+    return None if remains is None else remade.entries(remains, IMAGINED, _last_at(remains.files))
+
+
+def has_journal(where: Paths) -> bool:
+    """Whether a line of its journal can be read."""
+    try:
+        return bool(journal.read(files.read(where.journal)).entries)
+    except (Damaged, OSError):
+        return False
+
+
+def tell(where: Paths) -> bool:
+    """Whether any step file has a checkpoint: then the task is not lost though task.md and the journal are."""
+    return any(text.checkpoints for text in _texts(where.directory)[0].values())
+
+
+def gather(
+    where: Paths,
+    requests: Sequence[Request],
+    spec: TaskSpec | None = None,
+    *,
+    task_id: str = "",
+    foreign: bool = False,
+) -> Remains:
+    """All that the directory tells of its task beside the journal. `spec`: what it is to run, when that is new."""
+    texts, taken = _texts(where.directory)
+    face = _face(where, remade.known(texts))
+    spec = spec or _spec(where)
+    final = Paths(os.path.join(os.path.dirname(where.directory), task_id or where.task_id))  # it may be staged yet
+    return Remains(
+        task_id or where.task_id,
+        face,
+        texts,
+        taken,
+        name=spec.name if spec else "",
+        attempt=_attempts_logged(where),
+        result=f"{final.results}/result.json" if os.path.isfile(f"{where.results}/result.json") else None,
+        requests=_old(requests, texts),
+        foreign=foreign,
+        by_hand=not foreign or (spec is not None and spec.kind == "steps"),  # a foreign tool left no results
+        spec_names=[step.name for step in spec.steps] if spec else (),
+        outputs=[output for step in spec.steps for output in step.outputs] if spec else (),
+    )
+
+
+# -- whether it is lost --------------------------------------------------------------------------------------------
+
+
+def lost(where: Paths, requests: Sequence[Request]) -> Remains | None:
+    """What is left, when no line of the journal can be read although there were some."""
+    data: bytes | None = None
+    with contextlib.suppress(Damaged, OSError):
+        data = files.read(where.journal)
+    if data is not None and (journal.read(data).entries or _never_begun(where, data)):
+        return None
+    remains = gather(where, requests)
+    if remains.face is None and not any(text.checkpoints for text in remains.files.values()):
+        return None
+    return remains
+
+
+def _never_begun(where: Paths, data: bytes) -> bool:
+    """Whether a journal without a whole line is that of a task that never began: empty, or torn in its first line."""
+    if b"\n" in data:
+        return False
+    face = _face(where, ())
+    return face is not None and face.status in (None, TaskStatus.START) and not face.ended and not tell(where)
+
+
+# -- what is left --------------------------------------------------------------------------------------------------
+
+
+def _face(where: Paths, known: Collection[str]) -> Checklist | None:
+    try:
+        face = Checklist.parse(files.read(where.task_md), known)
+    except (Damaged, OSError):
+        return None
+    return None if face.damaged else face
+
+
+def _texts(directory: str) -> tuple[dict[str, StepFile], list[str]]:
+    """The texts in a workspace that may be step files, and the names of whatever else is there."""
+    texts: dict[str, StepFile] = {}
+    others: list[str] = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+            text = _text(entry)
+            if text is not None:
+                texts[entry.name] = text
+            else:
+                others.append(entry.name)
+    return texts, others
+
+
+def _text(entry: os.DirEntry[str]) -> StepFile | None:
+    own = entry.name.removesuffix(names.SUFFIX).casefold() in names.OWN_NAMES
+    if own or not entry.name.endswith(names.SUFFIX) or entry.name.startswith("."):
+        return None
+    try:
+        data = files.read(entry.path, _STEP_FILE_BYTES)
+    except (Damaged, OSError):
+        return None
+    if INFO.encode() in data:
+        return parse(data.decode("utf-8", "replace"))
+    return StepFile(parse(data[:4096].decode("utf-8", "replace")).heading, (), ())
+
+
+def _spec(where: Paths) -> TaskSpec | None:
+    try:
+        return parse_spec(files.read(where.spec).decode("utf-8", "replace"), where.spec)
+    except (BadSpec, Damaged, OSError):
+        return None
+
+
+def _attempts_logged(where: Paths) -> int:
+    """The highest attempt that has a log."""
+    try:
+        stems = [name.partition(".")[0] for name in os.listdir(where.logs)]
+    except OSError:
+        return 0
+    return max((int(stem) for stem in stems if stem.isdecimal() and len(stem) < 9), default=0)
+
+
+def _old(requests: Sequence[Request], texts: Mapping[str, StepFile]) -> list[tuple[str, str]]:
+    """The orders that the lost journal may have carried out already: they are not carried out once more.
+
+    Those given after the last checkpoint are still to be carried out.
+    """
+    last = _last_at(texts)
+    return [(str(r["id"]), str(r["verb"])) for r in requests if not _is_newer(r.get("at"), last)]
+
+
+def _is_newer(at: Any, last: str) -> bool:
+    if not isinstance(at, int | float):
+        return False
+    try:
+        return not last or at > seconds_of(last)
+    except ValueError:  # somebody has written into the checkpoint
+        return True
+
+
+def _last_at(texts: Mapping[str, StepFile]) -> str:
+    return max((block.at for text in texts.values() for block in text.checkpoints), default="")
