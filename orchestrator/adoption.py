@@ -87,6 +87,7 @@ def _in_place(where: Paths, spec: TaskSpec | None, clock: Clock, start: bool) ->
             _check_remains(where)
             foreign = not remains.tell(where)
             found.notices = _write_journal(where, where.task_id, spec, clock, foreign=foreign)
+            rebuilding.find_children(where)
         elif spec is None and start:
             raise UsageError(f"what {where.task_id} is to run is not known", "say it: --worker WORKER")
         _set_task_id(where, where.task_id)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 
 from orchestrator import files, remains
 from orchestrator.core import journal
 from orchestrator.core.rebuild import Remains, entries
-from orchestrator.store import Paths, read_requests
+from orchestrator.errors import Damaged
+from orchestrator.store import Paths, read_requests, read_spec, task_ids
 
 
 def rebuild(where: Paths, at: str, stamp: str) -> bytes | None:
@@ -21,6 +23,7 @@ def rebuild(where: Paths, at: str, stamp: str) -> bytes | None:
         return None
     data = encode(left, at)
     make_inner(where)
+    find_children(where)
     if os.path.lexists(where.journal):
         files.set_aside(where.journal, stamp)
     files.replace(where.journal, data, sync=True)
@@ -38,3 +41,17 @@ def make_inner(where: Paths) -> None:
         if not os.path.isdir(directory):
             files.make_directory(directory)
             files.sync_directory(os.path.dirname(directory))
+
+
+def find_children(where: Paths) -> None:
+    """Write the notes about sub-tasks again, by what these say of their parent: or they would be spawned anew."""
+    root = os.path.dirname(where.directory)
+    mark = f"{where.task_id}/".encode()
+    for task_id in task_ids(root):
+        child = Paths(os.path.join(root, task_id))
+        with contextlib.suppress(OSError, Damaged):
+            if mark not in files.read(child.spec):  # a spec is slow to parse, and there may be thousands
+                continue
+            parent, _, key = (read_spec(child).parent or "").partition("/")
+            if parent == where.task_id and key.isalnum() and not os.path.lexists(where.child(key)):
+                files.replace(where.child(key), task_id.encode(), sync=True)

@@ -125,8 +125,9 @@ def _judge(where: Paths, seen: Look, locked: bool) -> Recovery:
     snapshot = seen.snapshot
     if snapshot.end is None and seen.alive is not False and not (locked and _was_in_another_container(seen)):
         return _alive(seen)
+    unburied = snapshot.end is not None and snapshot.unclosed is not None  # it died before all of its end was written
     snapshot.presume_dead()
-    news = _foresee(seen)
+    news = _foresee(seen) or unburied
     action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())
     said = _by_action(where, seen, action)
     if seen.lost:

@@ -95,11 +95,12 @@ class TaskWriter(Ledger):
         """
         known = self.snapshot.labels.get(step)
         if known is not None:
-            return known, {}
+            planned = self.snapshot.steps[known].file
+            return known, {"file": self._free_file(known, outputs)} if planned in outputs else {}
         label = names.label(step, self.snapshot.steps)
         file = names.file_name(label, self.snapshot.files)
         if file in outputs or not self.steps.belongs(file, step.name):
-            file = names.file_name(label, {*self.snapshot.files, *(o.casefold() for o in outputs), file.casefold()})
+            file = self._free_file(label, [*outputs, file])
         said: dict[str, Any] = {}
         if label != step.name:
             said["name"] = step.name
@@ -110,6 +111,9 @@ class TaskWriter(Ledger):
         if file != label + ".md":
             said["file"] = file
         return label, said
+
+    def _free_file(self, label: str, besides: Iterable[str]) -> str:
+        return names.file_name(label, {*self.snapshot.files, *(name.casefold() for name in besides)})
 
     def plan(self, steps: Iterable[StepId], after: str | None = None) -> None:
         """Record steps that lie ahead, behind `after` or at the end. Known ones stay where they are."""

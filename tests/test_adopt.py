@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import shutil
+import signal
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_door import DATA, NO_INPUT, TEMPORARY, USAGE, Cli
 from conftest import Ledger
 from kit import everything, fifo, kill_worker, let_go, open_gate, spec, start_and_leave, status_line, step_lines, until
 
-from orchestrator import Coordinator, files
+from orchestrator import Coordinator, adoption, copying, files, store, workspace
 from orchestrator.compose import resolve
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.model import TaskSpec
@@ -322,3 +327,84 @@ async def test_a_damaged_one_says_so_to_a_program(root: Path, tmp_path: Path, le
         with pytest.raises(Damaged):
             await coordinator.adopt_workspace(source, worker(ledger, ["a"]))
     assert list(root.iterdir()) == []
+
+
+# -- killed while it adopts ------------------------------------------------------------------------------------------
+
+
+class Dying:
+    """Looks like `os`; the process dies by SIGKILL before the operation with the given number that changes a file."""
+
+    def __init__(self, number: int) -> None:
+        self._left = itertools.count(number, -1)
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in ("open", "write", "fsync", "rename", "mkdir", "unlink", "symlink"):
+            return real
+
+        def operation(*args: Any, **more: Any) -> Any:
+            if (name != "open" or args[1] & os.O_CREAT) and next(self._left) == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **more)
+
+        return operation
+
+
+def adopted_or_killed(root: Path, source: str, what: TaskSpec, number: int) -> bool:
+    """Adopt in a process that dies at so many operations; whether it came to its end before."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            files.os = copying.os = Dying(number)  # type: ignore[assignment]
+            adoption.adopt(str(root), source, what, time.time, start=False)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
+    return status == 0
+
+
+def statuses(where: Paths) -> list[tuple[str, str]]:
+    return [(s.label, s.status.value) for s in look(where).snapshot.steps.values()]
+
+
+def test_an_adoption_killed_at_any_moment_leaves_a_whole_task_or_none(
+    root: Path, tmp_path: Path, ledger: Ledger
+) -> None:
+    source = foreign(tmp_path / "theirs", (CASES / "12-done-out-of-order.md").read_bytes())
+    before, what = everything(str(source)), worker(ledger, ["a", "b", "c"])
+    killed = 0
+    while not adopted_or_killed(root, str(source), what, killed):
+        killed += 1
+        workspace.sweep_staging(str(root))
+        for path in root.iterdir():
+            where = Paths(str(path))
+            assert statuses(where) == [("a", "done"), ("b", "working"), ("c", "done")]
+            assert is_kept(before, where)
+            assert store.read_spec(where).worker == what.worker
+            shutil.rmtree(path)
+    assert killed > 20
+    assert everything(str(source)) == before
+
+
+def test_an_adoption_in_place_killed_at_any_moment_is_done_by_asking_again(
+    root: Path, tmp_path: Path, ledger: Ledger
+) -> None:
+    what = worker(ledger, ["a", "b", "c"])
+    for killed in itertools.count():
+        place = foreign(root / FOREIGN_ID, (CASES / "12-done-out-of-order.md").read_bytes())
+        before = everything(str(place))
+        where, whole = Paths(str(place)), adopted_or_killed(root, FOREIGN_ID, what, killed)
+        assert statuses(where) == [("a", "done"), ("b", "working"), ("c", "done")]
+        if not os.path.lexists(where.spec):
+            adoption.adopt(str(root), FOREIGN_ID, what, time.time, start=False)
+        assert store.read_spec(where).worker == what.worker
+        assert not look(where).lost
+        assert not look(where).snapshot.steps["a"].by_hand  # or the skill would ask for its result
+        assert is_kept(before, where)
+        shutil.rmtree(place)
+        if whole:
+            break
+    assert killed > 10

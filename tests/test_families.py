@@ -42,7 +42,7 @@ async def test_a_parent_gets_what_its_children_give(root: Path, ledger: Ledger) 
     assert [ledger.count(f"child {n} worked") for n in range(3)] == [1, 1, 1]
 
 
-async def test_a_parent_killed_again_and_again_never_makes_a_child_twice(root: Path, ledger: Ledger, gate: Path) -> None:
+async def test_a_parent_killed_again_and_again_makes_no_child_twice(root: Path, ledger: Ledger, gate: Path) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("parent", ledger, gate=str(gate)))
         for life in range(1, 6):

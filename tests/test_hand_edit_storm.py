@@ -67,8 +67,6 @@ class Watcher:
         assert seen.face.ended
         shown = sorted(step.status for step in seen.face.steps)
         assert shown == sorted(state.status for state in seen.snapshot.steps.values())
-        again = Checklist.parse(text.encode("utf-8", "surrogateescape"))
-        assert [step.name for step in again.steps] == [step.name for step in seen.face.steps]
         for step in ASKED:
             state = seen.snapshot.steps[seen.snapshot.labels[step]]
             assert state.by_hand or (state.status is StepStatus.DONE and self.bench.runs[step]), state

@@ -1,4 +1,7 @@
-"""A task whose journal is lost is told by its face, and goes on from it: what was done stays done."""
+"""A task whose journal is lost is told by its face, and goes on from it: what was done stays done.
+
+Unreadable is never empty (faults 48, 49), and a task that is damaged hides no other (fault 53).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from kit import (
 )
 
 from orchestrator import Coordinator, orders, store, workspace
+from orchestrator.compose import resolve
 from orchestrator.core.checklist import display
 from orchestrator.core.model import StepError, StepId, StepStatus, TaskSpec
 from orchestrator.core.names import parse_run
@@ -483,3 +487,39 @@ async def test_a_result_that_a_python_skill_needs_is_not_made_up(root: Path, tmp
     _, announced = await recover(root, where)
     assert announced is not None
     assert announced.status == "conflict"
+
+
+async def test_a_parent_without_its_inner_files_finds_its_children_again(
+    root: Path, tmp_path: Path, ledger: Ledger
+) -> None:
+    parent = resolve(f"{Path(__file__).with_name('families.py')}:parent", args={"ledger": str(ledger.path), "many": 2})
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(parent)
+        assert (await handle.wait()).ok
+    await let_go(handle.where)
+    shutil.rmtree(handle.where.inner)
+    edit(handle.where, "## Status: end", "## Status: working")
+    edit(handle.where, "[end]\n", "")
+    for label in ("spawn child 0", "spawn child 1"):
+        (file,) = (p for p in Path(handle.where.directory).glob("*.md") if p.read_text().startswith(f"# {label}"))
+        file.unlink()
+        edit(handle.where, f"[working done] {label}", f"[working] {label}")
+    before = store.task_ids(str(root))
+    async with Coordinator(root) as coordinator:
+        again = await coordinator.adopt_workspace(handle.id, parent)
+        assert (await again.wait()).ok
+    assert store.task_ids(str(root)) == before
+    assert len(before) == 3
+
+
+def test_an_output_named_as_its_step_is_not_written_into(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "steps.yaml").write_text(
+        "steps:\n- {name: report, shell: echo words > report.md, outputs: [report.md]}\n- {name: two, shell: exit 3}\n"
+    )
+    cli = Cli(tmp_path, root)
+    assert cli("run", tmp_path / "steps.yaml").code == 1
+    where = Paths(str(cli.task()))
+    assert Path(where.directory, "report.md").read_text() == "words\n"
+    Path(where.journal).unlink()
+    assert look(where).snapshot.steps["report"].file == "report (2).md"
+    assert look(where).snapshot.steps["report"].status is StepStatus.DONE

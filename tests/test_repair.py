@@ -146,7 +146,8 @@ LINES = st.sampled_from(
      "- [pending] b <!-- note{} -->", "- [ ] c note", "1. [x] d", "［working］e", "[Working  Done] a <!-- note{} -->",
      "note{}", "", "> [working] note{}", "```", "~~~ note{}", "---", "[end]", "[end] note{}", "[start done] note{}",
      "[start done]", "## Status: working", "## Status: end <!-- note{} -->", "## status： perhaps", "# Task: x",
-     "# note{}",     "[working] <!-- note{} -->", "<!-- note{}", "note{} -->", "[wroking] note{}", "[end] [working] note{}", "* note{}",
+     "# note{}",
+     "[working] <!-- note{} -->", "<!-- note{}", "note{} -->", "[wroking] note{}", "[end] [working] note{}", "* note{}",
      "[working] caf\udcff", f"## TaskID: {TASK_ID}", "\t[pending] f", "[working done] a (2)", "[working", "...", "***"]
 )  # fmt: skip
 documents = st.tuples(st.lists(LINES, max_size=16), st.sampled_from(["\n", "\r\n"]), st.booleans(), st.booleans())

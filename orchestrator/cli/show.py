@@ -181,8 +181,12 @@ def _unreadable(error: OrchestratorError, as_json: bool) -> int:
 
 
 def _print_lint(path: str, face: Checklist) -> None:
+    from orchestrator.core.canonical import MENDED
+
     for found in face.findings:
         click.echo(f"{path}:{found.line or 1}: {found.code}: {found.message}")
+    if any(found.code in MENDED for found in face.findings) and not face.damaged:
+        click.echo(f"to have it written as we write it: orchestrator repair {path}")
     for step in face.steps:
         mark, colour = MARKS[step.status]
         click.echo(f"  {click.style(mark, fg=colour)} {step.name}")

@@ -178,6 +178,9 @@ def _plan(snapshot: Snapshot, entry: Entry) -> None:
 
 def _running(snapshot: Snapshot, entry: Entry) -> None:
     state = snapshot.step_of(entry)
+    if "file" in entry:  # the one that was planned for it has the name of one of its outputs
+        state.file = str(entry["file"])
+        snapshot.files[state.file.casefold()] = state.label
     state.status = StepStatus.WORKING
     state.tries = int(entry["try"])
     state.spent += 1
