@@ -72,14 +72,14 @@ def test_commands_are_completed(cli: Cli) -> None:
 
 
 def test_every_help_page_fits_into_80_columns() -> None:
-    from click import Context
+    from click import Context, Group
 
     from orchestrator.cli.main import cli as program
 
     def pages(command, name):
         yield name, command.get_help(Context(command, info_name=name, terminal_width=80))
-        for sub in getattr(command, "commands", {}):
-            yield from pages(command.commands[sub], f"{name} {sub}")
+        for sub in command.list_commands(Context(command)) if isinstance(command, Group) else ():
+            yield from pages(command.get_command(Context(command), sub), f"{name} {sub}")
 
     found = dict(pages(program, "orchestrator"))
     assert len(found) > 25

@@ -145,7 +145,7 @@ def _volumes(retro: Retro) -> str:
     run = sum(1 for s in retro.steps.values() if s.tries)
     sizes = ", ".join(
         f"{name} {_bytes(size)}"
-        for name, size in (("results", had.results), ("outputs", had.outputs), ("logs", had.logs), ("notes", had.notes))
+        for name, size in (("results", had.results), ("outputs", had.outputs), ("notes", had.notes))
     )
     begun = f"{number(run, 'step')} run in {number(retro.tries, 'try', 'tries')}"
     return f"{begun}. Kept: {sizes}. Usage: {_usage(retro.usage)}."
