@@ -14,7 +14,7 @@ from orchestrator.core import checklist, journal, names
 from orchestrator.core.model import TaskSpec
 from orchestrator.core.spec import to_yaml
 from orchestrator.errors import Damaged, Held, Refused, RootUnusable
-from orchestrator.store import Clock, Paths, paths
+from orchestrator.store import Clock, Paths, paths, timestamp
 
 _STAGING = ".orchestrator-new-"
 _GONE = ".orchestrator-gone-"
@@ -88,9 +88,10 @@ def _fill(
     for directory in (where.inner, where.logs):
         files.make_directory(directory)
     files.replace(where.spec, to_yaml(spec).encode(), sync=True)
-    files.replace(where.journal, b"", sync=True)
 
     def write_face(where: Paths, task_id: str) -> None:
+        first = {"run": names.run_id(task_id, 0), "seq": 1, "at": timestamp(clock()), "kind": "created"}
+        files.replace(where.journal, journal.encode(first), sync=True)  # an empty one has been lost
         face = checklist.new(spec.name, task_id, template=template)
         files.replace(where.task_md, face.render(), sync=True)
         claim(task_id)

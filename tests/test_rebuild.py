@@ -240,7 +240,7 @@ def test_a_task_that_never_began_is_not_taken_for_one_that_lost_its_journal(root
     Path(where.task_md).write_text(Path(where.task_md).read_text() + "[pending] planned by hand\n")
     assert (look(where).state, look(where).lost) == ("queued", False)
     task = take_over(where, time.time)
-    assert [e["kind"] for e in task.entries()] == ["plan"]
+    assert [e["kind"] for e in task.entries()] == ["created", "plan"]
     task.close()
     os.close(lock)
 

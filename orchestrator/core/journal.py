@@ -7,6 +7,7 @@ damaged.
 Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named by its label; `name`, `n`, `key` and
 `file` are written only where they differ from what the label says):
 
+    created      (nothing more)                          the task was made
     attempt      token, cgroup, deaths                   a worker is about to be started
     started      worker, guard                           its first act: the identities of its two processes
     skill        worker, version                         what the worker loaded

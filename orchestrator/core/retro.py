@@ -159,7 +159,8 @@ class _Fold:
             at = self.alive
             self.retro.outcome = ""
             self.retro.reopened += 1
-        self.begun = at if self.begun is None else self.begun
+        if self.begun is None and entry["kind"] != "created":  # waiting for its first worker is no time of the task
+            self.begun = at
         self.retro.last_at = str(entry["at"])
         kind = str(entry["kind"])
         if kind in _KINDS:

@@ -92,7 +92,7 @@ class Snapshot:
         self.seq[run] = seq
         self.lines += 1
         self.last_at = str(entry.get("at", ""))
-        if not self.begun:
+        if not self.begun and entry["kind"] == "attempt":
             self.begun = self.last_at
         fold = _FOLDS.get(str(entry["kind"]))
         if fold is not None:  # a kind of a later version is kept in the file and passed over here
