@@ -21,6 +21,7 @@ from orchestrator import orders, recovery, workspace
 from orchestrator.config import Config
 from orchestrator.core.model import Announcement, TaskSpec
 from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
+from orchestrator.family import children
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
 from orchestrator.store import (
@@ -110,10 +111,25 @@ class Coordinator(Supervisor):
         return result
 
     async def _stop_all(self) -> None:
-        for task_id in self._ours:
-            attempt = (await _thread(look, Paths(os.path.join(self.root, task_id)))).snapshot.unclosed
+        """Stop the workers of our tasks and of their sub-tasks, all at once. Raises the first error, after the last."""
+        errors: list[Exception] = []
+        async with anyio.create_task_group() as group:
+            for task_id in self._ours:
+                group.start_soon(self._stop, Paths(os.path.join(self.root, task_id)), errors)
+        if errors:
+            raise errors[0]
+
+    async def _stop(self, where: Paths, errors: list[Exception]) -> None:
+        """The parent first: it would wait for its children, and makes no new ones any more."""
+        try:
+            attempt = (await _thread(look, where)).snapshot.unclosed
             if attempt is not None:
                 await self._engine.end(attempt, 5.0)
+        except (OSError, OrchestratorError) as error:
+            errors.append(error)
+        async with anyio.create_task_group() as group:
+            for child in await _thread(children, where):
+                group.start_soon(self._stop, child, errors)
 
     # -- verbs -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 from orchestrator import files, orders, recovery
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
-from orchestrator.core.lifecycle import WAITING, Finish, Start
+from orchestrator.core.lifecycle import WAITING, Ended, Finish, Start, Wait
 from orchestrator.core.model import Announcement, Launch, WorkerExit
 from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import OrchestratorError
@@ -57,9 +57,17 @@ class Supervisor:
         failure: Exception | None = None
         said: Announcement | None = None
         async with anyio.create_task_group() as group:
-            group.start_soon(self._foster, where)
+            works = False
+
+            def worker_runs() -> None:
+                nonlocal works
+                if not works:  # before that there is no parent whose children could go on
+                    works = True
+                    group.start_soon(self._foster, where)
+                begun()
+
             try:
-                said = await self._to_the_end(where, lock, begun)
+                said = await self._to_the_end(where, lock, worker_runs)
                 if said.status not in WAITING:
                     await self._end_children(where)
             except Exception as error:  # told as it is, and not as a group of one
@@ -163,18 +171,29 @@ class Supervisor:
         """With the lock held: bury the last attempt, then end the task, or start the next attempt."""
         task = await self.take_over(where, seen_exit)
         try:
-            cancel = await _thread(lambda: look(where).cancel_request())
-            action = lifecycle.next_action(task.snapshot, cancel=cancel)
-            if isinstance(action, Start):
+            deadline: float | None = None
+            while True:
+                action = await self._next(where, task)
+                if not isinstance(action, Start):
+                    return await self._conclude(where, task, action)
                 recovery.check_disk(task, task.snapshot.attempt, seen_exit)
-                if task.snapshot.deaths:
-                    await anyio.sleep(lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random()))
-                return await self._start(where, task, lock)
-            if isinstance(action, Finish):
-                await self._end_children(where)
-            return await _thread(recovery.conclude, task, action)
+                if task.snapshot.deaths and deadline is None:
+                    deadline = time.monotonic() + lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random())
+                if deadline is None or not await _ordered_before(where, deadline):
+                    return await self._start(where, task, lock)
+                await _thread(orders.carry_out, task)
         finally:
             task.close()
+
+    async def _next(self, where: Paths, task: TaskWriter) -> Ended | Start | Finish | Wait:
+        cancel = await _thread(lambda: look(where).cancel_request())
+        return lifecycle.next_action(task.snapshot, cancel=cancel)
+
+    async def _conclude(self, where: Paths, task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
+        """Record what follows without another attempt; before a task ends so, its sub-tasks do."""
+        if isinstance(action, Finish):
+            await self._end_children(where)
+        return await _thread(recovery.conclude, task, action)
 
     async def put_in_order(self, where: Paths, lock: int) -> int | None:
         """With the lock held: carry out what was ordered, take edits over, and record what follows without a worker.
@@ -185,11 +204,10 @@ class Supervisor:
         try:
             task = await self.take_over(where, None)
             try:
-                cancel = await _thread(lambda: look(where).cancel_request())
-                action = lifecycle.next_action(task.snapshot, cancel=cancel)
+                action = await self._next(where, task)
                 keep = isinstance(action, Start)
                 if not isinstance(action, Start):
-                    await _thread(recovery.conclude, task, action)
+                    await self._conclude(where, task, action)
             finally:
                 task.close()
             return lock if keep else None
@@ -214,6 +232,17 @@ class Supervisor:
         attempt = task.snapshot.attempt
         assert attempt is not None
         return attempt
+
+
+async def _ordered_before(where: Paths, deadline: float) -> bool:
+    """Wait for the time on the monotonic clock; True as soon as somebody orders something."""
+    size = files.size(where.requests)
+    with anyio.move_on_after(max(0.0, deadline - time.monotonic())):
+        async with Watch(where.inner) as changes:
+            while files.size(where.requests) == size:
+                await changes.next()
+            return True
+    return False
 
 
 def _in_order(where: Paths, clock: Clock, last: AttemptState | None, seen_exit: WorkerExit | None) -> TaskWriter:

@@ -202,3 +202,10 @@ def texts(where: Paths, names: Sequence[str]) -> dict[str, str]:
 def everything(directory: str) -> dict[str, bytes]:
     """The bytes of every file below a directory, by its path within it."""
     return {str(p.relative_to(directory)): p.read_bytes() for p in sorted(Path(directory).rglob("*")) if p.is_file()}
+
+
+def queue(root: Path, worker: Path) -> Paths:
+    """Make a task that nobody has started yet."""
+    where, lock = workspace.create(str(root), resolve(str(worker)), time.time)
+    os.close(lock)
+    return where

@@ -55,9 +55,7 @@ async def test_a_parent_killed_again_and_again_makes_no_child_twice(root: Path, 
         for n in range(3):
             await ledger.has(f"child {n} waits")
         gate.unlink()
-        gate_file = gate  # from now on an ordinary file: nobody waits there any more
-        gate_file.touch()
-        os.mkfifo(f"{gate}.old")
+        gate.touch()  # an ordinary file: nobody waits there any more
         for where in family.children(handle.where):
             kit.kill_worker(where)  # they wait at the gate that is gone
         said = await handle.wait(60)
@@ -112,3 +110,32 @@ async def test_a_family_has_its_limits(root: Path, ledger: Ledger) -> None:
     assert said.status == "failed"
     assert "generations deep" in " ".join(store.look(where).announcement().summary for where in all_tasks(root))  # type: ignore[union-attr]
     assert len(all_tasks(root)) == 1 + Limits().depth
+
+
+async def test_stopping_a_coordinator_stops_its_tasks_children_too(root: Path, ledger: Ledger, gate: Path) -> None:
+    async with Coordinator(root, orphans="stop") as coordinator:
+        handle = await coordinator.spawn(spec("parent", ledger, gate=str(gate)))
+        for n in range(3):
+            await ledger.has(f"child {n} waits")
+    assert {store.look(where).state for where in all_tasks(root)} == {"interrupted"}
+    assert not [left for where in all_tasks(root) for left in kit.left_behind(where)]
+    assert {kit.entries(where, "closed")[-1]["outcome"] for where in all_tasks(root)} == {"stopped"}
+    assert handle.id in store.task_ids(str(root))
+
+
+async def test_a_cancel_that_nobody_carried_out_ends_the_children_when_somebody_recovers(
+    root: Path, ledger: Ledger, gate: Path
+) -> None:
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(spec("parent", ledger, gate=str(gate)))
+        for n in range(3):
+            await ledger.has(f"child {n} waits")
+    kit.kill_worker(handle.where)
+    await kit.let_go(handle.where)
+    store.make_request(handle.where, {"id": "c1", "verb": "cancel"})
+    text = Path(handle.where.task_md).read_text()
+    Path(handle.where.task_md).write_text(text + "[pending] by hand\n")
+    said = kit.orchestrator(root, "recover", handle.id, "--wait")
+    said.communicate(timeout=60)
+    assert {store.look(where).state for where in all_tasks(root)} == {"cancelled"}
+    assert not [left for where in all_tasks(root) for left in kit.left_behind(where)]

@@ -80,7 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "recovery", "orders"),
     ),
     "coordinator": (
-        "supervision",
+        *("supervision", "family"),
         *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "recovery"),
         *("orders", "workspace", "watching"),
     ),

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -59,15 +59,20 @@ def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool,
 
         workspace.sweep_staging(root)
     found = [_one(where, dry_run) for where in wheres]
-    if and_wait:
-        _wait(
-            [where for where, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")]
-        )
-    if as_json:
-        click.echo(json.dumps([{"id": r.id, "action": r.action, "step": r.step, "reason": r.reason} for r in found]))
-    else:
+    open_ones = [w for w, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")]
+    if not as_json:
         _print(found, root, dry_run)
-    return 1 if any(r.action in ("damaged", "waits") for r in found) and not dry_run else 0
+    ends = _wait(open_ones, quiet=as_json) if and_wait else {}
+    if as_json:
+        click.echo(json.dumps([_json(said, ends.get(said.id)) for said in found]))
+    if dry_run:
+        return 0
+    return max([int(any(said.action in ("damaged", "waits") for said in found)), *(code for code, _ in ends.values())])
+
+
+def _json(said: Recovery, end: tuple[int, dict[str, Any] | None] | None) -> dict[str, Any]:
+    told = {"id": said.id, "action": said.action, "step": said.step, "reason": said.reason}
+    return told if end is None else {**told, "announcement": end[1]}
 
 
 def _one(where: Paths, dry_run: bool) -> Recovery:
@@ -98,21 +103,34 @@ def _print(found: Sequence[Recovery], root: str, dry_run: bool) -> None:
         click.echo(f"no tasks in {root}")
     verb = "would be " if dry_run else ""
     for said in found:
-        action = verb + said.action if said.action == "resumed" else said.action
-        click.echo(f"{_MARKS.get(said.action, ' ')} {said.id}  {action:<9}  {said.reason}")
+        text = f"{verb}{said.reason}" if said.action == "resumed" else f"{said.action:<9}  {said.reason}"
+        click.echo(f"{_MARKS.get(said.action, ' ')} {said.id}  {text}")
 
 
-def _wait(wheres: Sequence[Paths]) -> None:
+def _wait(wheres: Sequence[Paths], *, quiet: bool) -> dict[str, tuple[int, dict[str, Any] | None]]:
+    """Wait for the ends of all, and tell each as it comes: exit code and announcement, by task."""
     import anyio
 
+    from orchestrator.cli.progress import exit_code, tell
     from orchestrator.compose import Coordinator
 
+    ends: dict[str, tuple[int, dict[str, Any] | None]] = {}
+
+    async def wait(where: Paths) -> None:
+        try:
+            said = await Coordinator(os.path.dirname(where.directory)).wait(where.task_id)
+        except OrchestratorError as error:
+            click.echo(f"orchestrator: {where.task_id}: {error}", err=True)
+            ends[where.task_id] = (error.exit_code, None)
+            return
+        ends[where.task_id] = (exit_code(said), store.announcement_to_json(said))
+        if not quiet:
+            tell(said, False)
+
     async def wait_all() -> None:
-        for where in wheres:
-            coordinator = Coordinator(os.path.dirname(where.directory))
-            try:
-                await coordinator.wait(where.task_id)
-            except OrchestratorError as error:
-                click.echo(f"orchestrator: {where.task_id}: {error}", err=True)
+        async with anyio.create_task_group() as group:
+            for where in wheres:
+                group.start_soon(wait, where)
 
     anyio.run(wait_all)
+    return ends
