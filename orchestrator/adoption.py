@@ -152,7 +152,7 @@ def _check_source(root: str, source: str) -> None:
 
 
 def _locked(directory: str, hint: str) -> int:
-    lock = files.lock_directory(directory)
+    lock = files.lock_patiently(directory)
     if lock is None:
         raise Held(f"{directory} is being worked on", hint)
     return lock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator import containment, inspection, recovery, store, workspace
+from orchestrator import containment, recovery, store, workspace
 from orchestrator.core.model import Outcome
 from orchestrator.errors import OrchestratorError
 from orchestrator.store import Clock, Look, Paths
@@ -73,6 +73,8 @@ def candidates(root: str, rule: Rule) -> Iterator[Candidate]:
 
 def _is_needed(where: Paths) -> bool:
     """Whether it is the sub-task of one that has not ended: that one may ask for its result again."""
+    from orchestrator import inspection  # not where nothing may go
+
     spec, _ = inspection.spec_of(where)
     if spec is None or not spec.parent:
         return False
@@ -97,11 +99,12 @@ def remove(root: str, found: list[Candidate], rule: Rule) -> Iterator[Candidate]
     for one in found:
         try:
             workspace.remove(root, one.id, lambda where: rule.allows(where) and not _lives(where))
-            yield _after(one, True, "")
+            yield replace(one, removed=True)
         except OrchestratorError as error:
-            yield _after(one, False, error.what)
+            yield replace(one, removed=False, kept=error.what)
         except OSError as error:
-            yield _after(one, not os.path.lexists(os.path.join(root, one.id)), f"{error.filename}: {error.strerror}")
+            removed = not os.path.lexists(os.path.join(root, one.id))
+            yield replace(one, removed=removed, kept=f"{error.filename}: {error.strerror}")
 
 
 def _lives(where: Paths) -> bool:
@@ -109,7 +112,3 @@ def _lives(where: Paths) -> bool:
     seen: Look = store.look(where)
     marks = {attempt.token for attempt in seen.snapshot.attempts if attempt.token}
     return any(True for mark in marks for _ in containment.marked(mark))
-
-
-def _after(one: Candidate, removed: bool, kept: str) -> Candidate:
-    return Candidate(one.id, one.name, one.state, one.ended, one.bytes, removed, kept)

@@ -179,7 +179,7 @@ def kill_marked(token: str, seconds: float) -> bool:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal a process; gone already is success."""
+    """Signal a process. One that is gone, or that may not be signalled, is passed over."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 

@@ -217,7 +217,7 @@ class Coordinator(Supervisor):
         given = {k: v for k, v in fields.items() if v is not None}
         request = {"id": secrets.token_hex(8), "verb": verb, "at": self._clock(), **given}
         await _thread(check_readable, where)
-        await _thread(lambda: orders.check(where, look(where).snapshot, request))
+        await _thread(orders.check_now, where, request)
         await _thread(make_request, where, request)
         with anyio.move_on_after(math.inf if patience is None else patience):
             async with Watch(where.inner) as changes:

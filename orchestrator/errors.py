@@ -9,7 +9,7 @@ from __future__ import annotations
 class OrchestratorError(Exception):
     """Base of all errors of this package: one line `what`, one line `hint`, an `exit_code`.
 
-    Only doors (the command line, the tool server) turn it into text.
+    Only doors turn it into text.
     """
 
     exit_code = 70  # EX_SOFTWARE

@@ -49,6 +49,10 @@ class Face:
             self.show(snapshot.steps[label], before)
             before = label
 
+    def compare(self) -> None:
+        """See to it that a text which was taken is written, though no mark of it changed: it may be there only here."""
+        self._dirty = self._dirty or self.checklist.render() != self._written
+
     def _restore_order(self, labels: list[str], snapshot: Snapshot) -> None:
         rank = {label: i for i, label in enumerate(snapshot.order)}
         order = sorted(range(len(labels)), key=lambda i: rank.get(labels[i], len(rank)))
@@ -97,6 +101,9 @@ class Face:
         displaced = files.exchange(self.path, data, expected=before, sync=sync)
         self._written, self._dirty, self._stamp = data, False, _stamp(self.path)
         return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
+
+    def touched(self) -> bool:
+        return _stamp(self.path) != self._stamp
 
     def edited(self) -> Displaced | None:
         """The text of task.md when it is not what we wrote last. A file that cannot be read is none.

@@ -16,12 +16,20 @@ import contextlib
 import errno
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Iterator
 
 from orchestrator import means
+from orchestrator.directories import make_directories as make_directories
+from orchestrator.directories import make_directory as make_directory
+from orchestrator.directories import remove_tree as remove_tree
+from orchestrator.directories import rename_directory as rename_directory
 from orchestrator.errors import Damaged, SyncFailed
+from orchestrator.reading import READ
+from orchestrator.reading import read as read
+from orchestrator.reading import read_tail as read_tail
+from orchestrator.reading import sha256 as sha256
+from orchestrator.reading import size as size
 
 #: How long two reads of a file that somebody may be saving are apart.
 SETTLE_SECONDS = 0.1
@@ -30,80 +38,13 @@ TEMPORARY = ".orchestrator-tmp-"
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
 
 _MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
-
-
-def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
-    """The whole content of a regular file, never through a link at its end.
-
-    Raises FileNotFoundError; Damaged for a link, directory, device or a file above `limit` bytes; other OSErrors as
-    they come. A fifo is not waited for.
-    """
-    try:
-        fd = os.open(path, _READ)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
-            raise _not_a_file(path) from error
-        raise
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise _not_a_file(path)
-        if found.st_size > limit:
-            raise Damaged(f"{path}: {found.st_size} bytes are more than can be true", "move it aside; it is rebuilt")
-        return _read_all(fd, found.st_size + 1)
-    finally:
-        os.close(fd)
-
-
-def _read_all(fd: int, size: int) -> bytes:
-    data = os.read(fd, size)
-    if len(data) < size:  # the usual case: one read and we are at the end
-        return data
-    chunks = [data]
-    while chunk := os.read(fd, 1 << 20):
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _not_a_file(path: str) -> Damaged:
-    return Damaged(f"{path} is not a regular file", "move it aside; it is rebuilt from what is left")
-
-
-def read_tail(path: str, size: int) -> tuple[bytes, int]:
-    """The last `size` bytes of a file, and how long it is."""
-    fd = os.open(path, _READ)
-    try:
-        length = os.fstat(fd).st_size
-        return os.pread(fd, size, max(0, length - size)), length
-    finally:
-        os.close(fd)
-
-
-def size(path: str) -> int:
-    """Bytes of a file; 0 when it is not there."""
-    try:
-        return os.stat(path, follow_symlinks=False).st_size
-    except OSError:
-        return 0
-
-
-def sha256(path: str) -> tuple[int, str]:
-    """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
-    import hashlib  # 3 ms, which a list does not need
-
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return file.tell(), digest
+# -- writing -----------------------------------------------------------------------------------------------------
 
 
 class SyncedFile:
@@ -198,13 +139,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def replace(path: str, data: bytes, *, sync: bool) -> None:
     """Write the whole file anew. Raises OSError, and then the old file is as it was."""
-    temporary = _write_temporary(path, data, sync=sync)
-    try:
-        os.rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    _rename(_write_temporary(path, data, sync=sync), path)
     if sync:
         sync_directory(os.path.dirname(path))
 
@@ -212,10 +147,11 @@ def replace(path: str, data: bytes, *, sync: bool) -> None:
 def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> bytes | None:
     """Write the whole file anew and give back what was displaced, None if nothing was or it could not be known.
 
-    A displaced content other than `expected` may still be in the middle of being saved in place: it is read again until
-    two reads 100 ms apart agree.
+    A displaced content other than `expected` may still be in the middle of being saved in place: see `read_settled`.
 
-    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged.
+    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged. One
+    that cannot be read is set aside beside the file. When the disk does not take the exchange it stays as a temporary,
+    for the next holder to merge.
     Where the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between
     the caller's last read and now is lost there.
     """
@@ -223,33 +159,53 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
         replace(path, data, sync=sync)
         return None
     temporary = _write_temporary(path, data, sync=sync)
-    try:
-        displaced: bytes | None = None
-        if _swap(temporary, path):
-            displaced = read(temporary)
-            if displaced != expected:
-                displaced = read_settled(temporary, displaced)
-        else:
-            os.rename(temporary, path)
-    except Damaged:  # a directory or a link was in its place: nothing of ours, and nothing to throw away
-        set_aside(temporary, "replaced", beside=path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    if not _swap(temporary, path):
+        _rename(temporary, path)
+        displaced = None
+    else:
+        displaced = _displaced(temporary, path, expected)
     if sync:
         sync_directory(os.path.dirname(path))
+    if displaced is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
     return displaced
 
 
+def _displaced(temporary: str, path: str, expected: bytes | None) -> bytes | None:
+    """What lay at `path` before. None when it cannot be read: nothing of ours, and nothing to throw away."""
+    try:
+        found = read(temporary)
+        return found if found == expected else read_settled(temporary, found)
+    except (Damaged, OSError):  # a directory, a link; somebody else's, closed to us; a bad block
+        with contextlib.suppress(FileNotFoundError):
+            set_aside(temporary, "replaced", beside=path)
+        return None
+
+
 def read_settled(path: str, before: bytes | None = None) -> bytes:
-    """Read a file that somebody may be saving right now, until two reads 100 ms apart agree; at most 20."""
+    """Read a file that somebody may be saving right now, until two reads 100 ms apart agree; at most 20.
+
+    One that was written longer ago than that is not waited for.
+    """
     for _ in range(20):
-        time.sleep(SETTLE_SECONDS)
+        settled = unsettled_seconds(path) == 0
+        if not settled:
+            time.sleep(SETTLE_SECONDS)
         now = read(path)
-        if now == before:
-            break
+        if settled or now == before:
+            return now
         before = now
     return before or b""
+
+
+def unsettled_seconds(path: str) -> float:
+    """For how long a file that was just written may still be in the middle of being saved; 0 when it is not there."""
+    try:
+        age = time.time() - os.stat(path, follow_symlinks=False).st_mtime
+    except OSError:
+        return 0.0
+    return min(SETTLE_SECONDS, max(0.0, SETTLE_SECONDS - age))
 
 
 def temporary_of(path: str) -> str:
@@ -258,16 +214,21 @@ def temporary_of(path: str) -> str:
     return os.path.join(directory, TEMPORARY + name[:50])  # up to four bytes each, of 255
 
 
+def _new_temporary(path: str) -> tuple[str, int]:
+    """A temporary of our own. What a killed holder left in its place is not touched: it may be somebody's edit."""
+    directory, name = os.path.split(temporary_of(path))
+    for number in range(1, 1000):
+        temporary = os.path.join(directory, name if number == 1 else f"{TEMPORARY}{number}-{name[len(TEMPORARY) :]}")
+        try:
+            return temporary, os.open(temporary, _NEW, 0o644)
+        except FileExistsError:
+            if os.path.isdir(temporary) and not os.path.islink(temporary):
+                set_aside(temporary, "replaced", beside=path)
+    raise Damaged(f"{path}: a thousand temporaries lie beside it", f"remove the {TEMPORARY}* files there")
+
+
 def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
-    temporary = temporary_of(path)
-    try:
-        fd = os.open(temporary, _NEW, 0o644)
-    except FileExistsError:  # left by a killed holder of the lock we hold now
-        if os.path.isdir(temporary) and not os.path.islink(temporary):
-            set_aside(temporary, "replaced", beside=path)
-        else:
-            os.unlink(temporary)
-        fd = os.open(temporary, _NEW, 0o644)
+    temporary, fd = _new_temporary(path)
     try:
         try:
             _write_all(fd, data)
@@ -280,6 +241,15 @@ def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
             os.unlink(temporary)
         raise
     return temporary
+
+
+def _rename(temporary: str, path: str) -> None:
+    try:
+        os.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 _EXCHANGE = 2  # RENAME_EXCHANGE
@@ -311,7 +281,7 @@ def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
 
 def sync_file(path: str) -> None:
     """Make a file's content durable. Raises OSError."""
-    fd = os.open(path, _READ)
+    fd = os.open(path, READ)
     try:
         os.fsync(fd)
     finally:
@@ -330,51 +300,36 @@ def sync_directory(path: str) -> None:
         os.close(fd)
 
 
-def make_directory(path: str) -> None:
-    os.mkdir(path, 0o755)
-
-
-def make_directories(path: str) -> None:
-    """A directory and those above it, as far as they are not there."""
-    os.makedirs(path, exist_ok=True)
-
-
-def rename_directory(source: str, target: str) -> bool:
-    """Give a whole directory its name. False when the name is taken by anything but an empty directory."""
-    try:
-        os.rename(source, target)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            return False
-        raise
-    return True
-
-
-def remove_tree(path: str) -> None:
-    """Remove a directory and all in it; absent is success. Links are removed, not followed."""
-    with contextlib.suppress(FileNotFoundError):
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):  # as some tools leave their caches
-            os.chmod(path, 0o700)
-        for entry in list(os.scandir(path)):
-            if entry.is_dir(follow_symlinks=False):
-                remove_tree(entry.path)
-            else:
-                os.unlink(entry.path)
-        os.rmdir(path)
-
-
 def sweep(*directories: str) -> Iterator[tuple[str, bytes]]:
     """Remove temporaries that a killed holder left. The caller holds the lock. Yields each one's path and content.
 
     The content may be an edit of a person that was displaced in the moment of the kill: the caller merges it.
     """
     for directory in directories:
-        with contextlib.suppress(FileNotFoundError):
-            for entry in list(os.scandir(directory)):
-                if entry.name.startswith(TEMPORARY) and entry.is_file(follow_symlinks=False):
-                    content = read(entry.path)
-                    yield entry.path, content
+        try:
+            found = [e for e in os.scandir(directory) if e.name.startswith(TEMPORARY)]
+        except FileNotFoundError:
+            continue
+        for entry in found:
+            if entry.is_symlink():
+                with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.path)
+            if entry.is_file(follow_symlinks=False) and (content := _left(entry.path)) is not None:
+                yield entry.path, content
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+
+
+def _left(temporary: str) -> bytes | None:
+    """The content of a temporary; None when it is gone, or cannot be read and was set aside."""
+    try:
+        return read(temporary)
+    except FileNotFoundError:
+        return None
+    except (Damaged, PermissionError):
+        directory, name = os.path.split(temporary)
+        set_aside(temporary, "replaced", beside=os.path.join(directory, name[len(TEMPORARY) :]))
+        return None
 
 
 # -- the lock ----------------------------------------------------------------------------------------------------
@@ -396,3 +351,11 @@ def lock_directory(path: str) -> int | None:
         os.close(fd)
         raise
     return fd
+
+
+def lock_patiently(path: str, seconds: float = 1.0) -> int | None:
+    """The lock, asked for during a short while: somebody may hold it for a moment only, to look or to end."""
+    deadline = time.monotonic() + seconds
+    while (lock := lock_directory(path)) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return lock

@@ -34,6 +34,14 @@ def check(where: Paths, snapshot: Snapshot, request: Mapping[str, Any]) -> None:
         raise Refused(f"{where.task_id}: {what}", hint)
 
 
+def check_now(where: Paths, request: Mapping[str, Any]) -> None:
+    """As `check`, of the task as it lies; what a dead worker left open does not run."""
+    seen = store.look(where)
+    if seen.alive is False:
+        seen.snapshot.presume_dead()
+    check(where, seen.snapshot, request)
+
+
 def handled(where: Paths, request_id: str) -> dict[str, Any] | None:
     """The journal's line by which this request was handled; None as long as it was not."""
     entries = store.read_journal(where).entries
@@ -41,23 +49,24 @@ def handled(where: Paths, request_id: str) -> dict[str, Any] | None:
 
 
 def carry_out(task: TaskWriter) -> list[dict[str, Any]]:
-    """Carry out every order that is due, each by one synced line; returns them. The lock's holder calls it.
+    """Carry out every order that is due, each by one synced line. The lock's holder calls it.
 
     A cancel is left to the end of the task, a message to the skill that reads it. An order that has lost its sense
     since it was made is recorded as refused: so is a cancel of a task that has ended, or it would end it again when it
-    is taken up anew.
+    is taken up anew. Returns those that took effect.
     """
-    found = []
+    found, effective = [], []
     for request in due(task.where, task.snapshot):
         if _is_left(task.snapshot, request):
             continue
         if request["verb"] in (Verb.REDO, Verb.RESOLVE) and verbs.refusal(task.snapshot, request) is None:
             task.will_reopen(str(request["step"]))
-        handle(task, request)
+        if handle(task, request):
+            effective.append(request)
         found.append(request)
     if found:
         task.show_all()
-    return found
+    return effective
 
 
 def _is_left(snapshot: Snapshot, request: Mapping[str, Any]) -> bool:
@@ -111,7 +120,8 @@ class Forecast:
         self.snapshot.apply(entry)
 
 
-def handle(task: Recorder, request: Mapping[str, Any]) -> None:
+def handle(task: Recorder, request: Mapping[str, Any]) -> bool:
+    """Record that an order was handled. Whether it took effect: else it was refused."""
     fields = {key: request[key] for key in _FIELDS if request.get(key) is not None}
     said = verbs.refusal(task.snapshot, request)
     if said is not None:
@@ -121,3 +131,4 @@ def handle(task: Recorder, request: Mapping[str, Any]) -> None:
     if request["verb"] == Verb.ANSWER and "question" not in fields and said is None:
         fields["question"] = next(q for q, answer in task.snapshot.questions.items() if answer is None)
     task.record("handled", sync=True, request=str(request["id"]), verb=str(request["verb"]), **fields)
+    return said is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def claim(where: Paths) -> tuple[Recovery, int | None]:
         return (said if said.action == "damaged" else Recovery(where.task_id, "damaged", said.step, problem)), None
     if not os.access(where.directory, os.W_OK):  # not even for root on a read-only file system
         return Recovery(where.task_id, "damaged", said.step, f"{where.directory} cannot be written"), None
-    lock = _lock(where, tries=1 if said.action == "alive" else 6)
+    lock = files.lock_patiently(where.directory, 0.0 if said.action == "alive" else 1.0)
     if lock is None and said.action == "alive":
         return said, None
     if lock is None:
@@ -85,17 +84,6 @@ def claim(where: Paths) -> tuple[Recovery, int | None]:
         os.close(lock)
         return again, None
     return again, lock
-
-
-def _lock(where: Paths, tries: int) -> int | None:
-    """The lock, asked for during a short while: somebody may hold it for a moment only, to look."""
-    for number in range(tries):
-        if number:
-            time.sleep(0.05)
-        lock = files.lock_directory(where.directory)
-        if lock is not None:
-            return lock
-    return None
 
 
 def _face_is_right(where: Paths, ended: Recovery) -> bool:

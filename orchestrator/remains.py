@@ -11,7 +11,7 @@ from orchestrator import files
 from orchestrator.core import journal, names
 from orchestrator.core import rebuild as remade
 from orchestrator.core.checklist import Checklist
-from orchestrator.core.model import TaskSpec, TaskStatus
+from orchestrator.core.model import TaskSpec
 from orchestrator.core.rebuild import Remains
 from orchestrator.core.spec import parse_spec
 from orchestrator.core.stepfile import INFO, StepFile, parse
@@ -42,7 +42,7 @@ def has_journal(where: Paths) -> bool:
 
 def tell(where: Paths) -> bool:
     """Whether any step file has a checkpoint: then the task is not lost though task.md and the journal are."""
-    return any(text.checkpoints for text in _texts(where.directory)[0].values())
+    return any(text.checkpoints for text in texts(where.directory)[0].values())
 
 
 def gather(
@@ -54,19 +54,19 @@ def gather(
     foreign: bool = False,
 ) -> Remains:
     """All that the directory tells of its task beside the journal. `spec`: what it is to run, when that is new."""
-    texts, taken = _texts(where.directory)
-    face = _face(where, remade.known(texts))
+    found, taken = texts(where.directory)
+    face = _face(where, remade.known(found))
     spec = spec or _spec(where)
     final = Paths(os.path.join(os.path.dirname(where.directory), task_id or where.task_id))  # it may be staged yet
     return Remains(
         task_id or where.task_id,
         face,
-        texts,
+        found,
         taken,
         name=spec.name if spec else "",
         attempt=_attempts_logged(where),
         result=f"{final.results}/result.json" if os.path.isfile(f"{where.results}/result.json") else None,
-        requests=_old(requests, texts),
+        requests=_old(requests, found),
         foreign=foreign,
         by_hand=not foreign or (spec is not None and spec.kind == "steps"),  # a foreign tool left no results
         spec_names=[step.name for step in spec.steps] if spec else (),
@@ -82,20 +82,12 @@ def lost(where: Paths, requests: Sequence[Request]) -> Remains | None:
     data: bytes | None = None
     with contextlib.suppress(Damaged, OSError):
         data = files.read(where.journal)
-    if data is not None and (journal.read(data).entries or _never_begun(where, data)):
+    if data is not None and journal.read(data).entries:  # an empty one had a first line when the task was made
         return None
     remains = gather(where, requests)
     if remains.face is None and not any(text.checkpoints for text in remains.files.values()):
         return None
     return remains
-
-
-def _never_begun(where: Paths, data: bytes) -> bool:
-    """Whether a journal without a whole line is that of a task that never began: empty, or torn in its first line."""
-    if b"\n" in data:
-        return False
-    face = _face(where, ())
-    return face is not None and face.status in (None, TaskStatus.START) and not face.ended and not tell(where)
 
 
 # -- what is left --------------------------------------------------------------------------------------------------
@@ -109,18 +101,18 @@ def _face(where: Paths, known: Collection[str]) -> Checklist | None:
     return None if face.damaged else face
 
 
-def _texts(directory: str) -> tuple[dict[str, StepFile], list[str]]:
+def texts(directory: str) -> tuple[dict[str, StepFile], list[str]]:
     """The texts in a workspace that may be step files, and the names of whatever else is there."""
-    texts: dict[str, StepFile] = {}
+    found: dict[str, StepFile] = {}
     others: list[str] = []
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
             text = _text(entry)
             if text is not None:
-                texts[entry.name] = text
+                found[entry.name] = text
             else:
                 others.append(entry.name)
-    return texts, others
+    return found, others
 
 
 def _text(entry: os.DirEntry[str]) -> StepFile | None:

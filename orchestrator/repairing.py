@@ -68,9 +68,19 @@ def carry_out(shown: Plan) -> None:
         if files.read(shown.path) != shown.before:
             raise _changed(shown)
         displaced = files.exchange(shown.path, shown.after, expected=shown.before, sync=True)
-        if displaced not in (None, shown.before):
-            files.exchange(shown.path, displaced or b"", expected=shown.after, sync=True)
+        if displaced is not None and displaced != shown.before:
+            _put_back(shown, displaced)
             raise _changed(shown)
+
+
+def _put_back(shown: Plan, edit: bytes) -> None:
+    """Put an edit back that we displaced; and one that was saved while we did so, which then is the newest."""
+    ours = shown.after
+    for _ in range(100):  # an editor that saves faster than we write for ever is no editor
+        displaced = files.exchange(shown.path, edit, expected=ours, sync=True)
+        if displaced in (None, ours):
+            return
+        ours, edit = edit, displaced or b""
 
 
 @contextmanager
@@ -78,7 +88,7 @@ def _held(where: Paths | None) -> Iterator[None]:
     if where is None:
         yield
         return
-    lock = files.lock_directory(where.directory)
+    lock = files.lock_patiently(where.directory)
     if lock is None:
         raise Held(
             f"{where.task_id} is being worked on: its worker keeps task.md in order itself",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -307,8 +308,23 @@ def told(where: Paths) -> Announcement | None:
         return None
     seen = look(where)
     if seen.snapshot.unclosed is None:
+        _let_guard_go(seen.snapshot)
         return seen.announcement()
     return seen.announcement() if seen.snapshot.end is not None and lock_is_free(where) else None
+
+
+#: How long a guard is given to end, once its worker has closed the attempt: commonly it takes milliseconds.
+_GUARD_SECONDS = 2.0
+
+
+def _let_guard_go(snapshot: Snapshot) -> None:
+    """Wait, not for ever, until nothing of the last worker can write any more: its guard goes last, with the lock."""
+    last = snapshot.attempt
+    deadline = time.monotonic() + _GUARD_SECONDS
+    while last is not None and last.guard is not None and identity.alive(last.guard) is True:
+        if time.monotonic() >= deadline:
+            return
+        time.sleep(0.005)
 
 
 def lock_is_free(where: Paths) -> bool:

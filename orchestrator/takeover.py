@@ -47,10 +47,12 @@ def continue_attempt(where: Paths, clock: Clock, run: str) -> TaskWriter | None:
     attempt = snapshot.unclosed
     if attempt is None or attempt.run != run or attempt.identity is not None:
         return None
-    text = files.read(where.task_md)
-    face = Checklist.parse(text, snapshot.steps)
+    notices: list[str] = []
+    face, text = _sound_face(where, snapshot, timestamp(clock()).replace(":", ""), notices)
     edited = handedit.edits(snapshot, face)  # since our starter has looked: not ours to overwrite, but to take over
-    return TaskWriter(where, clock, lines, snapshot, face, None if edited else text)
+    writer = TaskWriter(where, clock, lines, snapshot, face, None if edited else text)
+    writer.notices.extend(notices)
+    return writer
 
 
 def _fold(data: bytes) -> tuple[list[bytes], Snapshot]:

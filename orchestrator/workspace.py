@@ -175,7 +175,7 @@ def remove(root: str, task_id: str, ended: Callable[[Paths], bool]) -> None:
     """
     where = paths(root, task_id)
     _check_ours(where)
-    lock = files.lock_directory(where.directory)
+    lock = files.lock_patiently(where.directory)
     if lock is None:
         raise Held(f"{task_id} is held by somebody", f"see by whom: orchestrator explain {task_id}")
     try:

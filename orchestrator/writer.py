@@ -1,7 +1,7 @@
 """The hand of the lock's holder: the journal first, then the step file, then the mark in task.md.
 
 Whoever holds a task's lock, coordinator or worker, changes the task through one TaskWriter and nothing else does. All
-of it is plain blocking code: a commit is one append and one sync, and takes less than a hop to another thread.
+of it is plain blocking code, also where a loop runs: a commit is one append and one sync, waited for where it is made.
 """
 
 from __future__ import annotations
@@ -249,6 +249,10 @@ class TaskWriter(Ledger):
                 return
             self.take_edits(displaced.text, displaced.before)
 
+    def being_edited(self) -> bool:
+        """Whether task.md has been touched since we wrote it or looked at it last. Costs one look at its time."""
+        return self._face.touched()
+
     def look_for_edits(self) -> None:
         """Take over what was saved in task.md since we wrote it, though no mark of ours makes us write it now."""
         edited = self._face.edited()
@@ -269,6 +273,7 @@ class TaskWriter(Ledger):
         for edit in handedit.edits(self.snapshot, face, edited):
             self._take(edit)
         self._face.take(face, self.snapshot)
+        self._face.compare()
         if self.snapshot.end is not None:
             self._face.status(FACE[self.snapshot.end["outcome"]])
         elif self.snapshot.attempts:

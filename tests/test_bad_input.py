@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,8 @@ from cli_door import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Cli
 
 from orchestrator import Coordinator, files
 from orchestrator.core import stepfile
-from orchestrator.store import Paths, look
+from orchestrator.errors import Damaged
+from orchestrator.store import Paths, look, read_spec
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_a_steps_file_with_a_typing_error_is_told_by_file_line_and_key(cli, tmp_
     [
         ("stepps: []\n", ["job.yaml:1: ", "'stepps'", "steps"]),
         ("name: job\nsteps: one\n", ["job.yaml:2: ", "steps"]),
-        ("steps:\n- name: one\n  run: [sh]\n  retries: many\n", ["job.yaml:4: ", "steps.0.retries"]),
+        ("steps:\n- name: one\n  run: [sh]\n  retries: many\n", ["job.yaml:4: ", "step 'one': retries"]),
         ("steps:\n- name: one\n  run: [sh]\n  timeout: -1\n", ["job.yaml:2: ", "timeout"]),
         ("steps:\n- run: [sh]\n", ["job.yaml:2: ", "name"]),
         ("steps:\n- name: one\n", ["job.yaml:2: ", "`run`"]),
@@ -111,6 +113,20 @@ def test_a_steps_file_that_cannot_be_meant_is_refused_with_its_line(tmp_path, mo
     assert refused.value.exit_code == DATA
     assert len(refused.value.what.splitlines()) == len(refused.value.hint.splitlines()) == 1
     assert not [word for word in words if word not in refused.value.what + refused.value.hint], str(refused.value)
+
+
+@pytest.mark.parametrize("schema", ["2", "'2'", "2.0"])
+def test_a_spec_that_a_newer_version_has_written_is_refused_and_left_as_it_was(cli, skill, root, schema):
+    task_id = json.loads(cli("run", skill("return 1"), "--json").out)["task"]
+    spec = Path(root, task_id, ".task", "spec.yaml")
+    newer = re.sub("schema: 1", f"schema: {schema}\nmood: hopeful", spec.read_text())
+    spec.write_text(newer)
+    with pytest.raises(Damaged) as refused:
+        read_spec(Paths(str(root / task_id)))
+    assert "schema is 2" in refused.value.what
+    assert refused.value.hint == "install a newer version of orchestrator"
+    cli("recover")
+    assert spec.read_text() == newer
 
 
 # -- the words of a call -------------------------------------------------------------------------------------------

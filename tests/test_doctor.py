@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import kit
 import pytest
@@ -116,12 +117,20 @@ def test_a_damaged_task_that_somebody_holds_is_left_to_him(root: Path) -> None:
     assert Path(where.task_md).read_bytes() == b"\0\0"
 
 
-def test_a_task_that_cannot_be_mended_is_said_so_and_keeps_no_other_from_it(root: Path) -> None:
-    lost = make(root)
-    os.remove(lost.task_md)
-    where = damaged(root)
+def test_a_task_that_cannot_be_mended_is_said_so_and_keeps_no_other_from_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, where = damaged(root), damaged(root)
+    mend_task = doctor._mend_task
+
+    def on_a_bad_disk(room: Any, here: Paths, *more: Any) -> Iterator[str]:
+        if here.task_id == lost.task_id:
+            raise OSError(5, "Input/output error")
+        yield from mend_task(room, here, *more)
+
+    monkeypatch.setattr(doctor, "_mend_task", on_a_bad_disk)
     lines = mended(root)
-    assert any(line.startswith(f"{lost.task_id}: not mended: ") for line in lines)
+    assert any(line.startswith(f"{lost.task_id}: not mended: Input/output error") for line in lines), lines
     assert ("damaged", where.task_id) not in examined(root)
 
 

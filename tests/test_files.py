@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kit import until
 
-from orchestrator import files
+from orchestrator import files, reading
 from orchestrator.errors import Damaged, SyncFailed
 
 
@@ -213,6 +213,7 @@ def test_what_a_killed_holder_left_at_the_temporarys_place_is_no_obstacle(tmp_pa
         (temporary / "somebody's").write_text("kept")
     files.replace(str(path), b"new", sync=True)
     assert path.read_bytes() == b"new"
+    assert [content for _, content in files.sweep(str(tmp_path))] == ([b"torn"] if left == "file" else [])
     assert temporaries(tmp_path) == []
     if left == "directory":
         assert [p.read_text() for p in tmp_path.glob("*/somebody's")] == ["kept"]
@@ -244,6 +245,56 @@ def test_an_edit_still_being_saved_is_read_until_it_is_whole(tmp_path, monkeypat
     monkeypatch.setattr(files.time, "sleep", nap)
     assert files.exchange(str(path), b"ours", expected=b"x", sync=False) == b"half and the rest"
     saving.close()
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO], ids=lambda e: errno.errorcode[e])
+def test_an_edit_that_cannot_be_read_when_it_is_displaced_is_set_aside_and_not_deleted(tmp_path, monkeypatch, error):
+    path = tmp_path / "task.md"
+    path.write_bytes(b"edited by a person")
+
+    def closed(name: str) -> bytes:
+        raise OSError(error, os.strerror(error), name)
+
+    monkeypatch.setattr(files, "read", closed)
+    assert files.exchange(str(path), b"ours", expected=b"x", sync=True) is None
+    assert path.read_bytes() == b"ours"
+    assert [p.read_bytes() for p in tmp_path.glob("task.md.damaged-*")] == [b"edited by a person"]
+    assert temporaries(tmp_path) == []
+
+
+def test_an_edit_displaced_when_the_disk_fails_stays_for_the_next_holder(tmp_path, monkeypatch):
+    path = tmp_path / "task.md"
+    path.write_bytes(b"edited by a person")
+
+    def fails(_directory: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "sync_directory", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        files.exchange(str(path), b"ours", expected=b"x", sync=True)
+    assert [content for _, content in files.sweep(str(tmp_path))] == [b"edited by a person"]
+
+
+def test_an_edit_left_by_a_killed_holder_is_not_deleted_by_who_writes_before_he_has_merged_it(tmp_path):
+    path, left = tmp_path / "task.md", tmp_path / (files.TEMPORARY + "task.md")
+    path.write_bytes(b"ours")
+    left.write_bytes(b"an edit, displaced in the moment of the kill")
+    for number in range(3):
+        files.exchange(str(path), b"ours %d" % number, expected=b"x", sync=False)
+    assert path.read_bytes() == b"ours 2"
+    assert temporaries(tmp_path) == [left.name]
+    assert left.read_bytes() == b"an edit, displaced in the moment of the kill"
+
+
+def test_an_edit_that_was_whole_long_ago_holds_nobody_up(tmp_path, monkeypatch):
+    """Each wait is one of the whole worker: nothing else of it goes on meanwhile."""
+    path = tmp_path / "task.md"
+    path.write_bytes(b"edited by a person")
+    os.utime(path, (1, 1))
+    naps: list[float] = []
+    monkeypatch.setattr(files.time, "sleep", naps.append)
+    assert files.exchange(str(path), b"ours", expected=b"x", sync=False) == b"edited by a person"
+    assert naps == []
 
 
 def test_a_file_that_is_gone_is_made_and_displaces_nothing(tmp_path):
@@ -312,7 +363,7 @@ def test_a_file_larger_than_can_be_true_is_not_read_into_memory(tmp_path):
 def test_a_file_that_grows_while_it_is_read_is_read_to_its_end(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 3_000_000)
     fd = os.open(tmp_path / "file", os.O_RDONLY)
-    assert len(files._read_all(fd, 1000)) == 3_000_000
+    assert len(reading._read_all(fd, 1000)) == 3_000_000
     os.close(fd)
     assert files.read_tail(str(tmp_path / "file"), 10) == (b"x" * 10, 3_000_000)
 
@@ -347,6 +398,27 @@ def test_temporaries_of_a_killed_holder_are_swept_and_their_content_handed_over(
     assert not os.path.exists(swept[0][0])
     assert (tmp_path / "task.md").read_bytes() == b"ours"
     assert (tmp_path / "work.txt").exists()
+
+
+def test_a_temporary_that_vanishes_or_cannot_be_read_does_not_hide_the_edits_in_the_others(tmp_path, monkeypatch):
+    names = [files.TEMPORARY + name for name in ("2-task.md", "3-task.md", "task.md")]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    read = files.read
+
+    def some(path: str) -> bytes:
+        if path.endswith("3-task.md"):
+            raise PermissionError(errno.EACCES, "closed to us", path)
+        return read(path)
+
+    monkeypatch.setattr(files, "read", some)
+    found = []
+    for path, content in files.sweep(str(tmp_path)):
+        found.append(content.decode())
+        os.unlink(path)  # as whoever merges it may do
+    assert sorted(found) == [names[0], names[2]]
+    assert (tmp_path / "3-task.md.damaged-replaced").read_text() == names[1]
+    assert temporaries(tmp_path) == []
 
 
 # -- the lock ------------------------------------------------------------------------------------------------------
@@ -400,3 +472,13 @@ def test_a_lock_that_fails_for_another_reason_is_not_taken_for_held(tmp_path, mo
     with pytest.raises(OSError, match="No locks available"):
         files.lock_directory(str(tmp_path))
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_lock_held_for_a_moment_by_who_only_looks_is_waited_for_and_refuses_nobody(tmp_path, monkeypatch):
+    held = files.lock_directory(str(tmp_path))
+    assert held is not None
+    assert files.lock_patiently(str(tmp_path), 0.0) is None
+    monkeypatch.setattr(files.time, "sleep", lambda _: os.close(held))
+    lock = files.lock_patiently(str(tmp_path))
+    assert lock is not None
+    os.close(lock)

@@ -30,6 +30,7 @@ import json, os, signal, subprocess, sys, time, resource
 from orchestrator.worker import guard
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
 guard.enter(guard.Settings(*json.loads(sys.argv[1])))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, guard.STOPS)
 def say(data, fd=1):
     while data:
         data = data[os.write(fd, data):]
@@ -275,6 +276,40 @@ async def test_a_worker_does_not_outlive_a_guard_that_is_killed(guarded):
     pid = int(await guarded.file("pid"))
     process.kill()
     await until(lambda: not is_alive(pid), "the worker ends too")
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="without waitid the worker is collected when it is seen to end")
+def test_the_pid_of_an_ended_worker_is_nobody_elses_while_it_may_still_be_signalled():
+    """A signal that comes late, or the end of the group, would meet whatever process got the number since."""
+    worker, orphan = (subprocess.Popen([sys.executable, "-c", "pass"]) for _ in range(2))
+    ended = os.WEXITED | os.WNOWAIT
+    for process in (worker, orphan):
+        os.waitid(os.P_PID, process.pid, ended)
+    wake, waker = os.pipe()
+    settings = guard.Settings("", "", LIMIT, 1.0, None, None, False)
+    assert guard._watch(worker.pid, [], wake, guard._Stop(worker.pid, settings)) is None
+    assert os.waitid(os.P_PID, worker.pid, ended | os.WNOHANG) is not None
+    assert worker.wait() == 0
+    orphan.wait()
+    for fd in (wake, waker):
+        os.close(fd)
+
+
+async def test_a_stop_that_comes_after_the_end_of_the_worker_does_not_keep_its_children_alive(guarded):
+    """The guard still ends what the worker left: a signal must not end it before that."""
+    code = """
+for _ in range(50): subprocess.Popen(['sleep', '300'], start_new_session=True)
+open('ready', 'w').write(str(subprocess.Popen(['sleep', '300'], start_new_session=True).pid))
+"""
+    process = guarded.start(code)
+    left = int(await guarded.file("ready"))
+
+    def asked_again() -> bool:
+        process.send_signal(signal.SIGTERM)
+        return process.poll() is not None
+
+    await until(asked_again, "the guard ends")
+    assert not is_alive(left)
 
 
 def test_the_guard_imports_nothing_that_is_heavy():

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import files, workspace
+from orchestrator import files, identity, workspace
 from orchestrator.core.model import StepId, StepStatus, TaskSpec
 from orchestrator.store import Paths, look
-from orchestrator.takeover import take_over
+from orchestrator.takeover import continue_attempt, take_over
 from orchestrator.writer import TaskWriter
 
 
@@ -162,6 +162,34 @@ def test_an_edit_displaced_in_the_moment_of_a_kill_is_merged_by_the_next_holder(
     assert not beside.exists()
     assert desk.status("c") is StepStatus.SKIPPED
     assert "a thought of the person\n" in desk.text
+
+
+def test_all_edits_displaced_by_kills_are_merged_and_not_only_the_first(desk: Desk) -> None:
+    text = desk.text
+    for number in ("", "2-", "3-"):
+        beside = Path(desk.where.directory, f"{files.TEMPORARY}{number}task.md")
+        beside.write_text(f"{text}a thought with {number or '1-'}\n", "utf-8")
+    desk.next_holder()
+    assert [f"a thought with {number}\n" in desk.text for number in ("1-", "2-", "3-")] == [True] * 3
+    assert not list(Path(desk.where.directory).glob(files.TEMPORARY + "*"))
+
+
+@pytest.mark.parametrize("what", ["gone", "a directory", "empty"])
+def test_a_task_md_missing_for_a_moment_does_not_keep_a_worker_from_beginning(desk: Desk, what: str) -> None:
+    """An editor that deletes and writes anew would otherwise end the supervision, as a full disk does."""
+    run = desk.task.begin_attempt(token="none")
+    path = Path(desk.where.task_md)
+    path.unlink()
+    if what == "a directory":
+        path.mkdir()
+    elif what == "empty":
+        path.touch()
+    worker = continue_attempt(desk.where, time.time, run)
+    assert worker is not None
+    worker.started(worker=list(identity.mine()), guard=list(identity.mine()))
+    worker.close()
+    assert "[working done] a\n[working] b\n[pending] c\n" in desk.text
+    assert worker.notices
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"  \n\n", None], ids=["empty", "zeros", "blank", "gone"])

@@ -15,7 +15,10 @@ from orchestrator.core import stepfile
 from orchestrator.core.checklist import Checklist
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/python.md", "docs/skills.md", "docs/protocol.md", "docs/isolation.md", "docs/errors.md")
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("python", "skills", "protocol", "isolation", "errors", "faults")),
+)
 RUN = ("README.md", "docs/python.md", "docs/skills.md")
 
 _FENCE = re.compile(r"^(?P<marks>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=marks)$", re.MULTILINE | re.DOTALL)

@@ -411,7 +411,7 @@ async def test_lists_and_dry_runs_tell_of_it_before_it_is_made_again_and_write_n
     shown = cli("show", where.task_id).out
     assert "✔ one" in shown
     assert "goes on at step 'two'" in shown
-    assert "would be resumed  resumed at step 'two'" in cli("recover", "--dry-run").out
+    assert "would be resumed at step 'two'" in cli("recover", "--dry-run").out
     assert everything(where.directory) == before
 
 

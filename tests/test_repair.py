@@ -293,6 +293,35 @@ def test_an_edit_saved_in_the_very_moment_of_writing_is_put_back(
     assert path.read_text() == UNTIDY + "a thought\n"
 
 
+def test_an_edit_saved_while_another_is_put_back_is_not_thrown_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "task.md"
+    path.write_text(UNTIDY)
+    shown = repairing.plan(str(path))
+    exchange, edits = files.exchange, ["a thought\n", "a second\n", "a third\n"]
+
+    def saved_right_before(name: str, data: bytes, *, expected: bytes | None, sync: bool) -> bytes | None:
+        if edits:
+            path.write_text(UNTIDY + edits.pop(0))
+        return exchange(name, data, expected=expected, sync=sync)
+
+    monkeypatch.setattr(files, "exchange", saved_right_before)
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+    with pytest.raises(Refused):
+        repairing.carry_out(shown)
+    assert path.read_text() == UNTIDY + "a third\n"
+
+
+def test_an_edit_that_a_kill_displaced_is_not_deleted_by_a_repair(tmp_path: Path) -> None:
+    path, left = tmp_path / "task.md", tmp_path / (files.TEMPORARY + "task.md")
+    path.write_text(UNTIDY)
+    left.write_text(UNTIDY + "a thought\n")
+    repairing.carry_out(repairing.plan(str(path)))
+    assert path.read_text() != UNTIDY
+    assert left.read_text() == UNTIDY + "a thought\n"
+
+
 def test_a_finding_that_repair_mends_is_named_by_lint_with_its_line(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "task.md"
     path.write_text(UNTIDY)

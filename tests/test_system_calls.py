@@ -23,7 +23,7 @@ import pytest
 from launching import make_task
 from stubborn import two_steps
 
-from orchestrator import files
+from orchestrator import directories, files, reading
 from orchestrator.compose import resolve
 from orchestrator.core.model import Outcome, TaskSpec
 from orchestrator.takeover import continue_attempt, take_over
@@ -164,7 +164,8 @@ async def wrapped(root: Path, patch: pytest.MonkeyPatch) -> list[Call]:
     layer = RecordingOs()
     patch.setattr(files, "_datasync", layer.wrapped("fdatasync", os.fdatasync))
     patch.setattr(files, "_swap", _recording_swap(layer, files._swap))
-    patch.setattr(files, "os", layer)
+    for module in (files, directories, reading):
+        patch.setattr(module, "os", layer)
     where = make_task(root, "two_steps")
     coordinator = take_over(where, time.time)
     run = coordinator.begin_attempt(token="t", cgroup=None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import files, recovery, store
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import NotRunning, OrchestratorError
 from orchestrator.recovery import Recovery
 from orchestrator.store import Paths
 
@@ -104,7 +104,9 @@ def _print(found: Sequence[Recovery], root: str, dry_run: bool) -> None:
     verb = "would be " if dry_run else ""
     for said in found:
         text = f"{verb}{said.reason}" if said.action == "resumed" else f"{said.action:<9}  {said.reason}"
-        click.echo(f"{_MARKS.get(said.action, ' ')} {said.id}  {text}")
+        mark = "✘" if said.action == "ended" and said.reason != "completed" else _MARKS.get(said.action, " ")
+        retry = f": orchestrator retry {said.id}" if said.action == "ended" and said.reason == "failed" else ""
+        click.echo(f"{mark} {said.id}  {text}{retry}")
 
 
 def _wait(wheres: Sequence[Paths], *, quiet: bool) -> dict[str, tuple[int, dict[str, Any] | None]]:
@@ -119,6 +121,9 @@ def _wait(wheres: Sequence[Paths], *, quiet: bool) -> dict[str, tuple[int, dict[
     async def wait(where: Paths) -> None:
         try:
             said = await Coordinator(os.path.dirname(where.directory)).wait(where.task_id)
+        except NotRunning:  # what keeps it from going on was said above
+            ends[where.task_id] = (1, None)
+            return
         except OrchestratorError as error:
             click.echo(f"orchestrator: {where.task_id}: {error}", err=True)
             ends[where.task_id] = (error.exit_code, None)

@@ -7,15 +7,18 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator import clearing, config, doctor, errors, means, surroundings, templates, workspace
+from orchestrator import clearing, config, errors, means, templates, workspace
 from orchestrator.clearing import Candidate
 from orchestrator.cli.show import cut
 from orchestrator.core.model import Limits
-from orchestrator.findings import Finding
+
+if TYPE_CHECKING:
+    from orchestrator.findings import Finding
+    from orchestrator.surroundings import Means
 
 _MARKS = {"ok": ("✔", "green"), "note": ("·", "bright_black"), "mend": ("!", "yellow"), "person": ("✘", "red")}
 _AREAS = ("environment", "tasks", "leftovers")
@@ -26,6 +29,8 @@ _AREAS = ("environment", "tasks", "leftovers")
 
 def examine(root: str, fix: bool, as_json: bool) -> int:
     """0 when nothing needs a person, else 1."""
+    from orchestrator import doctor, surroundings  # not for `gc`
+
     done: list[str] = []
     if fix and os.path.isdir(root):
         for line in doctor.mend(root, time.time):
@@ -128,6 +133,8 @@ def show_config(root: str, source: str, as_json: bool) -> None:
 
 def effective(root: str, source: str) -> dict[str, Any]:
     """Every value in effect and where it comes from, schema 1. Of the environment only names: values may be secret."""
+    from orchestrator import surroundings
+
     passed = sorted(name for name in config.allowed(os.environ) if name not in config.FIXED)
     return {
         "schema": 1,
@@ -145,5 +152,5 @@ def _template(name: str) -> dict[str, str | None]:
     return {"value": path, "source": source}
 
 
-def _why(one: surroundings.Means) -> str:
+def _why(one: Means) -> str:
     return means.VARIABLE if one.state == "off" else "this system"

@@ -81,6 +81,12 @@ def task_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("task", shell_complete=task_ids)(function)
 
 
+def _first_sentence(command: click.Command) -> str:
+    """What a command does, whole: a line that is cut says less than two."""
+    text = " ".join((command.short_help or command.help or "").split("\n\n")[0].split())
+    return text.split(". ")[0].removesuffix(".") + "."
+
+
 class Rooms(click.Group):
     """A group whose commands are found by the table above."""
 
@@ -103,7 +109,7 @@ class Rooms(click.Group):
             for name in names:
                 command = self.get_command(ctx, name)
                 if command is not None:
-                    sections[-1][1].append((name, command.get_short_help_str(formatter.width - 16)))
+                    sections[-1][1].append((name, _first_sentence(command)))
         for title, rows in sections:
             with formatter.section(title):
                 formatter.write_dl(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -23,6 +24,9 @@ def main() -> NoReturn:
         code = _call()
     except OrchestratorError as error:
         code = _fail(error.what, error.hint, error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        code = 0
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "orchestrator"
         code = _fail(error.format_message(), f"see: {where} --help", errors.UsageError.exit_code)
@@ -53,11 +57,11 @@ def _call() -> Any:
 
 
 _HINTS = {
-    28: "the disk is full: free some space, then: orchestrator recover",
-    122: "your quota is used up: free some space, then: orchestrator recover",
-    27: "files may not grow so large: raise the limit (ulimit -f) or free some space, then: orchestrator recover",
-    30: "the file system is read-only: name another place with --root",
-    13: "look at the permissions, or name another place with --root",
+    errno.ENOSPC: "the disk is full: free some space, then: orchestrator recover",
+    errno.EDQUOT: "your quota is used up: free some space, then: orchestrator recover",
+    errno.EFBIG: "files may not grow so large: raise the limit (ulimit -f), then: orchestrator recover",
+    errno.EROFS: "the file system is read-only: name another place with --root",
+    errno.EACCES: "look at the permissions, or name another place with --root",
 }
 
 

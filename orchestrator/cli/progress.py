@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import time
 from collections.abc import Iterator
 
 import anyio
@@ -17,6 +14,7 @@ from orchestrator.cli.show import MARKS, cut
 from orchestrator.compose import Coordinator, Handle
 from orchestrator.core.lifecycle import WAITING
 from orchestrator.core.model import Announcement, Outcome, StepStatus, TaskSpec
+from orchestrator.core.told import StepState
 from orchestrator.store import Look, Paths, look
 from orchestrator.watching import Watch
 
@@ -33,7 +31,7 @@ def tell(said: Announcement, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(store.announcement_to_json(said)))
         return exit_code(said)
-    mark, colour = ("✔", "green") if said.ok else ("✘", "red")
+    mark, colour = ("✔", "green") if said.ok else ("?", "yellow") if said.status in WAITING else ("✘", "red")
     click.echo(f"{click.style(mark, fg=colour)} {said.name}: {said.summary}  ({duration(said.seconds)})")
     if said.result:
         click.echo(f"  result: {said.result}")
@@ -51,10 +49,10 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Lines about what changed since the last look."""
+    """Lines about what changed since the last look. Times are those of the journal, whenever one began to look."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[StepStatus, int]] = {}
+        self._seen: dict[str, tuple[StepStatus, int, bool]] = {}
         self._since: dict[str, float] = {}
         self._attempt = 0
 
@@ -67,27 +65,26 @@ class Progress:
         self._attempt = number
         for label in snapshot.order:
             state = snapshot.steps[label]
-            now = (state.status, state.tries)
+            now = (state.status, state.tries, state.error is not None)
             if self._seen.get(label) != now:
                 self._seen[label] = now
                 if state.status is not StepStatus.PENDING:
-                    yield self._line(
-                        label, state.status, state.tries, state.error.message if state.error else state.why
-                    )
+                    yield self._line(state)
 
-    def _line(self, label: str, status: StepStatus, tries: int, more: str) -> str:
-        mark, colour = MARKS[status]
-        now = time.monotonic()
-        took = (
-            f"  {duration(now - self._since[label])}"
-            if status is not StepStatus.WORKING and label in self._since
-            else ""
-        )
-        if status is StepStatus.WORKING:
-            self._since[label] = now
-        again = f"  (try {tries})" if tries > 1 and status is StepStatus.WORKING else ""
+    def _line(self, state: StepState) -> str:
+        at = store.seconds_of(state.at) if state.at else 0.0
+        runs = state.status is StepStatus.WORKING
+        raised = runs and state.error is not None
+        mark, colour = MARKS[StepStatus.FAILED if raised else state.status]
+        took = ""
+        if runs:
+            self._since[state.label] = at
+        elif state.label in self._since:
+            took = f"  {duration(max(0.0, at - self._since[state.label]))}"
+        again = f"  (try {state.tries})" if state.tries > 1 and runs else ""
+        more = state.error.message if state.error else state.why
         said = f"  {cut(' '.join(more.split()), 100)}" if more else ""
-        return f"  {click.style(mark, fg=colour)} {label}{click.style(took + again + said, fg='bright_black')}"
+        return f"  {click.style(mark, fg=colour)} {state.label}{click.style(took + again + said, fg='bright_black')}"
 
 
 async def _follow(where: Paths, progress: Progress, *, err: bool) -> None:
@@ -162,36 +159,3 @@ def cancel_task(root: str, task_id: str, as_json: bool) -> int:
     else:
         click.echo(f"{task_id} had ended already: {said.summary}")
     return 0
-
-
-def print_logs(root: str, task_id: str, follow_on: bool, attempt: int | None, stream: str) -> None:
-    where = store.paths(root, task_id)
-    streams = ("out", "err") if stream == "both" else (stream,)
-    shown: dict[str, int] = {}
-    while True:
-        seen = look(where)
-        number = attempt or seen.snapshot.attempt_number
-        for name in streams:
-            _print_new(where.log(number, name), shown)
-        if not follow_on or (seen.snapshot.unclosed is None and seen.announcement() is not None):
-            return
-        anyio.run(_one_change, where.logs)
-
-
-async def _one_change(directory: str) -> None:
-    async with Watch(directory) as changes:
-        await changes.next()
-
-
-def _print_new(path: str, shown: dict[str, int]) -> None:
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = shown.get(path, 0)
-            file.seek(start if start <= size else 0)  # it was cut in the middle: show it anew
-            data = file.read()
-    except FileNotFoundError:
-        return
-    shown[path] = size
-    sys.stdout.buffer.write(data)
-    sys.stdout.flush()

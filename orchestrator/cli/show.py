@@ -103,7 +103,10 @@ def look_text(seen: Look) -> str:
     said = seen.announcement()
     lines += ["", *_life(seen)]
     if said is not None:
-        lines += [*said.summary.splitlines(), *([said.hint] if said.hint else [])]
+        lines += [
+            *said.summary.splitlines(),
+            *([said.hint] if said.hint and "orchestrator show" not in said.hint else []),
+        ]
         lines += [f"result: {said.result}"] if said.result else []
     lines += [click.style(f"damaged: {d}", fg="red") for d in seen.damage]
     lines.append(click.style(seen.where.directory, fg="bright_black"))
@@ -118,7 +121,7 @@ def _life(seen: Look) -> list[str]:
     said = f"attempt {attempt.number}, begun {attempt.at}" if attempt else "told by its checklist: its journal was lost"
     if attempt and seen.alive and attempt.identity:
         said += f", worker {attempt.identity.pid}"
-    if snapshot.end is None and not seen.alive:
+    if snapshot.end is None and not seen.alive and not snapshot.attention:  # else the hint says how it goes on
         step = snapshot.resume_point()
         where = f"at step {step.label!r}" if step else "to its end"
         return [said, f"nobody works on it; it goes on {where}: orchestrator recover {seen.task_id}"]

@@ -79,10 +79,10 @@ def _written(said: Any) -> str:
 @json_option
 def list_(as_json: bool) -> None:
     """List the skills that a name leads to from here: of the project, the user, and this package."""
-    from orchestrator import compose, skillfiles
+    from orchestrator import resolving, skillfiles
 
     found = {f.name: _json(f) for f in skillfiles.everything(skillfiles.places(os.environ))}
-    for name, worker in compose.installed_skills().items():
+    for name, worker in resolving.installed_skills().items():
         found.setdefault(name, {"name": name, "place": "installed", "worker": worker, "description": worker})
     rows = [found[name] for name in sorted(found)]
     if as_json:
@@ -100,13 +100,13 @@ def list_(as_json: bool) -> None:
 @json_option
 def show_(name: str, as_json: bool) -> None:
     """Print a skill's SKILL.md, with where it lies and which version it is."""
-    from orchestrator import compose, skillfiles
+    from orchestrator import resolving, skillfiles
 
     found = skillfiles.find(name, skillfiles.places(os.environ))
     if found is None:
-        worker = compose.installed_skills().get(name)
+        worker = resolving.installed_skills().get(name)
         if worker is None:
-            raise compose.unknown_skill(name)
+            raise resolving.unknown_skill(name)
         data = {"name": name, "place": "installed", "worker": worker}
         click.echo(json.dumps(data) if as_json else f"{worker}  (installed with a package; it has no SKILL.md)")
         return

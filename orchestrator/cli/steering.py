@@ -29,7 +29,7 @@ def retry(task: str, as_json: bool) -> int:
 @click.argument("step")
 @json_option
 def redo(task: str, step: str, as_json: bool) -> int:
-    """Have a finished step done anew, also in a task that has ended; what depends on it follows."""
+    """Have a finished step done anew, also in a task that has ended; steps that get other arguments by it follow."""
     return _ordered(task, "redo", as_json, step=step)
 
 

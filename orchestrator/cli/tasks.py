@@ -33,7 +33,7 @@ def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _spec(worker: str, name: str | None, args: tuple[str, ...], env: tuple[str, ...], deaths: int | None) -> Any:
     import dataclasses
 
-    from orchestrator.compose import resolve
+    from orchestrator.resolving import resolve
 
     spec = resolve(worker, name=name, args={k: value_of(v) for k, v in map(_pair, args)}, env=dict(map(_pair, env)))
     limits = spec.limits if deaths is None else dataclasses.replace(spec.limits, deaths=deaths)
@@ -139,7 +139,7 @@ def watch(task: str) -> int:
 @click.option("--stream", type=click.Choice(["out", "err", "both"]), default="both", show_default=True)
 def logs(task: str, follow: bool, attempt: int | None, stream: str) -> None:
     """Print what a task's worker wrote to its output."""
-    from orchestrator.cli.progress import print_logs
+    from orchestrator.cli.logs import print_logs
 
     print_logs(root(), task, follow, attempt, stream)
 

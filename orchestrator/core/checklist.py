@@ -1,6 +1,6 @@
 """The text of task.md: parse it, change one mark, render it. Every byte of a line that was not changed is kept.
 
-The rules of reading are in `scan.py` and `tags.py`; the contract is section 3 of the protocol. Repeated names can be
+The rules of reading are in `scan.py` and `tags.py`; the contract is docs/protocol.md, task.md. Repeated names can be
 told apart only by their order: whoever writes steps gives each a label of its own (`names.label`).
 """
 

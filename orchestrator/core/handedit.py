@@ -1,6 +1,6 @@
 """What a person or an agent changed in task.md, told from what the journal knows. Pure.
 
-The rules are those of the protocol, section 5: a commit beats any tag; `[working done]` without a commit is done by
+The rules are those of docs/protocol.md, Edits: a commit beats any tag; `[working done]` without a commit is done by
 hand; `[skipped]`, `[redo]`, new lines and a new order are taken over; a vanished line drops nothing. That a step is
 uncertain is no commit: each of the three tags settles it. That it failed is one: `[redo]` or `[skipped]` reopen.
 """

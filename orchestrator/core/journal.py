@@ -17,6 +17,7 @@ Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named 
     interrupted  step, try, why                          the try was stopped on purpose and is refunded
     commit       step, try, status, result, …            done, skipped, failed for good, or uncertain
     handled      request, verb, step?, …                 a person's order took effect, or was refused (`refused`)
+    heard        call, requests, texts                   the skill was given messages, by its so-manieth call
     asked        question, text                          the skill asks a person
     order        steps                                   a person gave the steps a new order
     redo         step, why                               a person reopened a step (and with it an ended task)

@@ -101,13 +101,10 @@ class Wait:
     verb: str
 
 
-def next_action(
-    snapshot: Snapshot, *, cancel: str | None = None, deaths: int | None = None
-) -> Ended | Start | Finish | Wait:
+def next_action(snapshot: Snapshot, *, cancel: str | None = None) -> Ended | Start | Finish | Wait:
     """What may happen to a task whose last worker is dead and closed, and whose lock we hold.
 
-    `cancel` is the id of a cancel request not yet handled; `deaths` the budget of attempts that may die in a row, when
-    it is to be another than the one the last attempt was started with.
+    `cancel` is the id of a cancel request not yet handled.
     """
     if snapshot.end is not None:
         return Ended(str(snapshot.end["outcome"]))
@@ -118,7 +115,7 @@ def next_action(
     waits = _waits_for(snapshot, label)
     if waits is not None:
         return waits
-    if snapshot.deaths >= (deaths or snapshot.death_limit):
+    if snapshot.deaths >= snapshot.death_limit:
         return _budget_spent(snapshot, label)
     if snapshot.incompletes > 1:
         return Finish(Outcome.FAILED, "the worker ended twice without an end of the task", label)

@@ -1,4 +1,4 @@
-"""The nouns. Frozen values; the one mutable thing, the fold of a journal, lives in `journal.py`.
+"""The nouns. Frozen values; the one mutable thing, the fold of a journal, lives in `snapshot.py`.
 
 Read `docs/protocol.md` for what each means on disk.
 """
@@ -16,8 +16,8 @@ _STRICT: dict[str, str] = {"extra": "forbid"}
 #: What JSON can hold; results and arguments of steps are made of it.
 Json = Any
 
-#: Results up to this many bytes (as JSON) lie in the journal; larger ones in a file of `results/` (protocol, section
-#: 2).
+#: Results up to this many bytes (as JSON) lie in the journal; larger ones in a file of `results/` (docs/protocol.md,
+#: Files).
 INLINE_RESULT_BYTES = 64 * 1024
 
 
@@ -49,7 +49,7 @@ class TaskStatus(enum.StrEnum):
 
 
 class Outcome(enum.StrEnum):
-    """How an attempt or a task ended (protocol, section 7)."""
+    """How an attempt or a task ended (docs/protocol.md, Outcomes)."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -253,7 +253,6 @@ class WorkerExit:
     run: str
     code: int | None
     signal: int | None = None
-    confirmed: bool = True  #: nothing of its tree is alive any more
 
 
 @dataclass(frozen=True, slots=True)

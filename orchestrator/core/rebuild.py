@@ -1,7 +1,7 @@
 """A journal made again from the face of a task: task.md, and the checkpoints of its step files. Pure.
 
-The rules are those of the protocol, section 2: the face is enough by itself. A checkpoint beats a tag; a tag `[working
-done]` without a checkpoint is done by hand; a step that only its file tells of is a step.
+The rules are those of docs/protocol.md, When the journal is lost: the face is enough by itself. A checkpoint beats a
+tag; a tag `[working done]` without a checkpoint is done by hand; a step that only its file tells of is a step.
 """
 
 from __future__ import annotations

@@ -206,22 +206,3 @@ def _flag(word: str, line: int) -> bool:
     if word.casefold() not in YES | NO:
         raise BadSpec(f"routine message:{line}: Notify: {word!r} is neither true nor false", "write true or false")
     return word.casefold() in YES
-
-
-# -- its size ----------------------------------------------------------------------------------------------------
-
-#: Chinese, Japanese and Korean signs, with their punctuation and full-width forms.
-_WIDE = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef]")
-
-
-def tokens_at_most(text: str) -> int:
-    """How many tokens a text takes, by a count that errs upwards: no tokenizer is at hand offline.
-
-    One for each wide sign; of the rest the larger of 1.5 a word and one in 3.2 characters. For routine messages that is
-    a tenth to a sixth more than the vocabulary o200k makes of them; older ones, which know fewer Chinese words, may
-    need a tenth more than this for Chinese.
-    """
-    wide = len(_WIDE.findall(text))
-    rest = _WIDE.sub(" ", text)
-    words = rest.split()
-    return wide + round(max(1.5 * len(words), len(" ".join(words)) / 3.2) + 0.5)

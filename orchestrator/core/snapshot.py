@@ -35,6 +35,7 @@ class Snapshot:
     attention: dict[str, Any] | None = None  #: the announcement of an attempt that waits for a person
     handled: set[str] = field(default_factory=set)
     paused: bool = False
+    heard: dict[int, list[str]] = field(default_factory=dict)  #: call of `messages` -> what it gave
     questions: dict[str, str | None] = field(default_factory=dict)  #: id -> answer, None while it is open
     generation: str = ""
     seq: dict[str, int] = field(default_factory=dict)
@@ -352,6 +353,11 @@ _ORDERS: Mapping[str, Callable[[Snapshot, Entry], None]] = {
 }
 
 
+def _heard(snapshot: Snapshot, entry: Entry) -> None:
+    snapshot.heard[int(entry["call"])] = [str(text) for text in entry["texts"]]
+    snapshot.handled.update(str(request) for request in entry["requests"])
+
+
 def _asked(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.questions.setdefault(str(entry["question"]), None)
 
@@ -369,6 +375,7 @@ _FOLDS: Mapping[str, Callable[[Snapshot, Entry], None]] = {
     "order": _new_order,
     "redo": _order_redo,
     "asked": _asked,
+    "heard": _heard,
     "end": _end,
     "closed": _closed,
     "rebuilt": _rebuilt,

@@ -5,15 +5,19 @@ pydantic and yaml are imported when they are used: listing a thousand tasks need
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.model import Json, Limits, StepSpec, TaskSpec
-from orchestrator.errors import BadSpec
+from orchestrator.errors import BadSpec, Damaged
 
 if TYPE_CHECKING:
     import yaml
+
+#: The newest schema of a spec that is understood.
+SCHEMA = 1
 
 #: The keys of a steps file; anything else is a typing error and said so.
 FILE_KEYS = ("name", "steps", "limits", "env", "args")
@@ -46,9 +50,22 @@ def _lean(value: Any) -> Json:
 
 
 def parse_spec(text: str, source: str) -> TaskSpec:
-    """The spec that `.task/spec.yaml` holds. Raises BadSpec."""
+    """The spec that `.task/spec.yaml` holds. Raises BadSpec, or Damaged for one that a newer version has written."""
     data, node = _yaml(text, source)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if _is_newer(schema):  # looked at first: what else is new in it is no typing error
+        raise Damaged(
+            f"{source}:{_line(node, ('schema',))}: its schema is {schema}, and this version reads up to {SCHEMA}",
+            "install a newer version of orchestrator",
+        )
     return _validate(data, source, node)
+
+
+def _is_newer(schema: Any) -> bool:
+    try:
+        return int(schema) > SCHEMA
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def parse_steps(text: str, source: str, *, name: str | None = None, limits: Limits | None = None) -> TaskSpec:
@@ -123,14 +140,41 @@ def _validate(data: Any, source: str, node: yaml.Node | None) -> TaskSpec:
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = tuple(part for part in first["loc"])
-        key = ".".join(str(part) for part in where) or "(the whole file)"
+        key = _key(where, data) or "(the whole file)"
         hint = _hint(first["type"], where)
-        raise BadSpec(f"{source}:{_line(node, where)}: {key}: {first['msg']}", hint) from None
+        raise BadSpec(f"{source}:{_line(node, where)}: {key}: {_said(first)}", hint) from None
+
+
+#: In our words: what a person is likely to have written instead.
+_SAID = {
+    "tuple_type": "is a list, like [ls, -l]",
+    "float_parsing": "is a number, of seconds",
+    "float_type": "is a number, of seconds",
+    "int_parsing": "is a whole number",
+    "string_type": "is text: put it in quotes",
+    "dict_type": "is a mapping, like {KEY: value}",
+    "enum": "is pure, idempotent or once",
+}
+
+
+def _said(error: Any) -> str:
+    return _SAID.get(str(error["type"]), str(error["msg"]))
+
+
+def _key(where: tuple[Any, ...], data: Any) -> str:
+    """The place as a person names it: a step by its name."""
+    with contextlib.suppress(LookupError, TypeError):
+        if where[:1] == ("steps",) and len(where) > 1:
+            name = data["steps"][where[1]]["name"]
+            return f"step {name!r}: " + ".".join(str(part) for part in where[2:])
+    return ".".join(str(part) for part in where)
 
 
 def _hint(kind: str, where: tuple[Any, ...]) -> str:
     if kind == "missing":
         return "add the key"
+    if kind == "tuple_type" and where[-1:] == ("run",):
+        return "for a command line with spaces, pipes and variables use `shell:`"
     if kind == "unexpected_keyword_argument":
         import dataclasses
 

@@ -1,6 +1,6 @@
 """The text of a step file: a heading with the step's true name, notes, and checkpoints as fenced blocks.
 
-For people and for the next worker; what was committed is in the journal. Contract: section 4 of the protocol.
+For people and for the next worker; what was committed is in the journal. Contract: docs/protocol.md, Step files.
 """
 
 from __future__ import annotations

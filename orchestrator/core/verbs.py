@@ -93,6 +93,8 @@ def _retry(snapshot: Snapshot, _request: Mapping[str, Any]) -> Refusal | None:
 
 
 def _answer(snapshot: Snapshot, request: Mapping[str, Any]) -> Refusal | None:
+    if not str(request.get("text", "")).strip():
+        return "an empty answer is none", "say what it is: orchestrator answer TASK TEXT"
     if snapshot.end is not None:
         return f"it has ended already ({_ended(snapshot)}): nobody asks any more", _way_out(snapshot)
     question = request.get("question")
@@ -119,6 +121,11 @@ def _skip(snapshot: Snapshot, step: StepState) -> Refusal | None:
         return f"it has ended already ({_ended(snapshot)})", _way_out(snapshot)
     if step.status.finished:
         return f"step {step.label!r} is {step.status} already", "to have it done anew: orchestrator redo TASK STEP"
+    if step.open_run is not None and snapshot.unclosed is not None:
+        return (
+            f"step {step.label!r} is running at this moment",
+            "wait for it, or stop the task at its end: orchestrator pause TASK",
+        )
     return None
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import files, store, templates
-from orchestrator.core import retro, retro_text, stepfile
-from orchestrator.core.model import Checkpoint
+from orchestrator import files, remains, store, templates
+from orchestrator.core import retro, retro_text
 from orchestrator.core.names import is_task_id
 from orchestrator.core.retro import Retro, Volumes
 from orchestrator.core.snapshot import Snapshot
@@ -53,8 +52,8 @@ def find(where: Paths) -> Found:
     """The retrospect of one task, whatever state it is in. Without a journal, what its step files say."""
     seen = store.look(where)
     entries: Iterable[Mapping[str, Any]] = seen.reading.entries if seen.reading else ()
-    if not entries:
-        entries = _entries_of_step_files(where, seen)
+    if seen.lost:
+        entries = remains.imagine(where, store.read_requests(where)) or ()
     skill, version = _of_spec(where)
     found = retro.analyse(counted(entries), version=version)
     found.skill = found.skill or skill
@@ -62,10 +61,14 @@ def find(where: Paths) -> Found:
     return Found(seen, found)
 
 
-def counted(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The entries without those of an attempt that had been replaced, or that are there twice."""
+def counted(entries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entries without those of an attempt that had been replaced, or that are there twice, in their order.
+
+    A journal that was made again has its lines step by step: of that one, in the order of their times.
+    """
     snapshot = Snapshot()
-    return (entry for entry in entries if snapshot.apply(entry))
+    found = [entry for entry in entries if snapshot.apply(entry)]
+    return sorted(found, key=lambda entry: str(entry.get("at", ""))) if snapshot.generation else found
 
 
 def _of_spec(where: Paths) -> tuple[str | None, str | None]:
@@ -77,48 +80,13 @@ def _of_spec(where: Paths) -> tuple[str | None, str | None]:
     return spec.worker, hashlib.sha256(repr(spec.steps).encode()).hexdigest()[:12] if spec.steps else None
 
 
-def _entries_of_step_files(where: Paths, seen: Look) -> list[dict[str, Any]]:
-    """The journal, as far as the checkpoints in the step files still tell it."""
-    checkpoints = sorted((cp for text in _step_files(where) for cp in text.checkpoints), key=lambda cp: cp.at)
-    entries: list[dict[str, Any]] = []
-    for cp in (cp for cp in checkpoints if cp.at):
-        if not entries or cp.attempt > entries[-1]["attempt"]:
-            entries.append({"kind": "attempt", "at": cp.at, "attempt": cp.attempt})
-        entries.append({**_entry(cp), "at": cp.at, "attempt": cp.attempt})
-    if entries and seen.face is not None and seen.face.ended:
-        entries.append({**entries[-1], "kind": "end", "outcome": "completed"})
-    runs = (f"{where.task_id}.{max(1, entry.pop('attempt'))}" for entry in entries)
-    return [
-        {**entry, "run": run, "seq": number} for number, (entry, run) in enumerate(zip(entries, runs, strict=True), 1)
-    ]
-
-
-def _entry(cp: Checkpoint) -> dict[str, Any]:
-    label = cp.name + (f" ({cp.key})" if cp.key is not None else f" ({cp.n})" if cp.n > 1 else "")
-    found: dict[str, Any] = {"step": label, "try": cp.try_number, "usage": cp.usage}
-    if cp.error is not None:
-        found["error"] = cp.error.to_json()
-    if cp.status in ("running", "raised"):
-        return {**found, "kind": cp.status}
-    outputs = [{"size": output.size} for output in cp.outputs]
-    return {**found, "kind": "commit", "status": cp.status, "result": cp.result, "outputs": outputs}
-
-
-def _step_files(where: Paths) -> Iterator[stepfile.StepFile]:
-    with contextlib.suppress(OSError):
-        for entry in sorted(os.scandir(where.directory), key=lambda e: e.name):
-            if entry.name.endswith(".md") and entry.path not in (where.task_md, where.retro):
-                with contextlib.suppress(OSError, Damaged):
-                    yield stepfile.parse(files.read(entry.path).decode("utf-8", "replace"))
-
-
 # -- volumes ---------------------------------------------------------------------------------------------------------
 
 
 def measure(where: Paths, found: Retro) -> Volumes:
     """What the task keeps, in bytes. A directory that is not there is unknown, but for that of the large results."""
     inline = sum(step.result_bytes for step in found.steps.values())
-    notes = sum(len(text.encode()) for file in _step_files(where) for _, text in file.notes if file.checkpoints)
+    notes = sum(len(text.encode()) for file in remains.texts(where.directory)[0].values() for _, text in file.notes)
     return Volumes(
         inline + (_bytes_in(where.results) or 0),
         sum(step.output_bytes for step in found.steps.values()),
@@ -173,7 +141,7 @@ def write(where: Paths) -> Found | None:
 
     Raises OSError when the disk does not take it.
     """
-    lock = files.lock_directory(where.directory)
+    lock = files.lock_patiently(where.directory)
     if lock is None:
         return None
     try:

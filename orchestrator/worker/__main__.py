@@ -47,9 +47,9 @@ def main() -> None:
 
 def _resolve(worker: Any, **more: Any) -> Any:
     """What a skill's `task.spawn` means by a worker; imported only for a skill that spawns."""
-    from orchestrator import compose
+    from orchestrator import resolving
 
-    return compose.resolve(worker, **more)
+    return resolving.resolve(worker, **more)
 
 
 main()

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from orchestrator.core.model import Effect, StepId
 from orchestrator.core.snapshot import StepState
 from orchestrator.errors import StepConflict, UsageError
+
+#: How long a `once` step that has no timeout is waited for before its worker leaves.
+UNLIMITED_ONCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +34,69 @@ class Call:
     digest: str = ""
 
 
-async def run(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Run a function, sync ones in a thread: cancelling leaves the thread behind."""
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args)
-    result = await anyio.to_thread.run_sync(lambda: fn(*args), abandon_on_cancel=True)
-    return await result if inspect.isawaitable(result) else result
+class Threads:
+    """Runs step functions, sync ones in a thread. Cancelling leaves the thread behind: `live` counts those that run."""
+
+    def __init__(self) -> None:
+        self.live = 0
+        self._lock = threading.Lock()
+
+    async def run(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+        if inspect.iscoroutinefunction(fn):
+            return await fn(*args)
+        left = False
+
+        def in_thread() -> Any:
+            with self._lock:
+                if left:  # cut off before it began: nobody counts on it any more
+                    return None
+                self.live += 1
+            try:
+                return fn(*args)
+            finally:
+                with self._lock:
+                    self.live -= 1
+
+        try:
+            result = await anyio.to_thread.run_sync(in_thread, abandon_on_cancel=True)
+        finally:
+            with self._lock:
+                left = True
+        return await result if inspect.isawaitable(result) else result
+
+
+class Unfinished:
+    """The tries of `once` steps that run now: before the worker leaves they may finish within their own limit."""
+
+    def __init__(self) -> None:
+        self._tries: dict[str, tuple[float, anyio.Event]] = {}
+        self.awaited = False
+
+    @contextlib.contextmanager
+    def running(self, label: str, call: Call) -> Iterator[None]:
+        if call.effect != Effect.ONCE:
+            yield
+            return
+        limit = math.inf if call.timeout is None else anyio.current_time() + call.timeout
+        self._tries[label] = limit, anyio.Event()
+        try:
+            yield
+        finally:
+            self._tries.pop(label)[1].set()
+
+    async def wait(self) -> None:
+        """Return when all have ended, been cut off, or run out of time. Nothing new may begin meanwhile."""
+        self.awaited = True
+        latest = anyio.current_time() + UNLIMITED_ONCE_SECONDS
+        with anyio.CancelScope(shield=True):  # the skill may have given up the step that is the reason
+            for limit, ended in list(self._tries.values()):
+                until = limit if math.isfinite(limit) else latest
+                with anyio.move_on_after(max(0.0, until - anyio.current_time())):
+                    await ended.wait()
+
+
+def never() -> None:
+    raise AssertionError("this step is not run by a call")
 
 
 def effect_of(effect: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import anyio
 
@@ -22,7 +21,7 @@ class Conversation:
         self._leave = leave
         self._redone = writer.snapshot.redone  # the last order to redo a step that this run of the skill knows of
         self._orders_seen = 0  # bytes of the requests file that were looked at
-        self._taken: list[dict[str, Any]] = []  # messages the skill was given and has not yet acted upon
+        self._calls = 0  # of `messages`, in this run of the skill
         self._asked: dict[str, int] = {}
 
     async def ask(self, question: str) -> str:
@@ -43,19 +42,27 @@ class Conversation:
         return answer
 
     def messages(self) -> list[str]:
-        """The messages sent to the task (`orchestrator send`) since the last call.
+        """The messages sent to the task (`orchestrator send`) since the last call; the same ones again on every replay.
 
-        Each is given at least once: again after a crash that came before the next step.
+        What a call gave is recorded before it is handed out: a skill that is run again from its top hears it again, at
+        the same call.
         """
+        self._calls += 1
+        heard = self._writer.snapshot.heard
+        if self._calls in heard or any(call > self._calls for call in heard):
+            return list(heard.get(self._calls, ()))
         due = [r for r in orders.due(self._writer.where, self._writer.snapshot) if r["verb"] == "send"]
-        new = [r for r in due if r not in self._taken]
-        self._taken += new
-        return [str(r.get("text", "")) for r in new]
+        if not due:
+            return []
+        texts = [str(r.get("text", "")) for r in due]
+        with self._disk():
+            self._writer.record("heard", sync=True, call=self._calls, requests=[str(r["id"]) for r in due], texts=texts)
+        return texts
 
     async def _border(self) -> None:
         """Between two steps: carry out the orders and take over the edits that came meanwhile. Cheap when none did."""
         size = files.size(self._writer.where.requests)
-        self._acknowledge()
+        await self._settled()
         with self._disk():
             self._writer.look_for_edits()
         came: set[str] = set()
@@ -69,6 +76,13 @@ class Conversation:
         if redone or came & {"resolve", "retry"}:  # what was handed back may be wrong now: from the top
             await self._go("again")
 
+    async def _settled(self) -> None:
+        """Let an editor that saves right now come to its end: here, where nothing else has to wait for it."""
+        for _ in range(20):
+            if not self._writer.being_edited() or not (left := files.unsettled_seconds(self._writer.where.task_md)):
+                return
+            await anyio.sleep(left)
+
     async def last_border(self) -> None:
         """Behind the last step: what was ordered during it, or written into task.md, still counts."""
         await self._border()
@@ -77,13 +91,6 @@ class Conversation:
         """Leave the skill where it is; its loop cancels it and decides what comes next."""
         self._leave(why)
         await anyio.sleep_forever()
-
-    def _acknowledge(self) -> None:
-        """The skill has taken its next step: the messages it was given have arrived."""
-        taken, self._taken = self._taken, []
-        for request in taken:
-            with self._disk():
-                orders.handle(self._writer, request)
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:

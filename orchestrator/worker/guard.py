@@ -30,6 +30,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _HANDLED = (*_PASSED_ON, signal.SIGCHLD)
+#: Still blocked in the worker when `enter` returns; it unblocks them once it can listen, before it starts anything.
+STOPS = (signal.SIGTERM, signal.SIGINT)
 #: How long the end of the tree may take before the guard gives up and says so by its exit code.
 _CLEAN_SECONDS = 10.0
 #: How long output is still taken after the end of the tree: a pipe's content comes at once.
@@ -67,7 +69,7 @@ def enter(settings: Settings) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # until there is a handler: none may get lost, none may kill us
     pid = os.fork()
     if pid == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*_HANDLED} - {*STOPS})
         for fd in (out_read, err_read, held, wake, waker):
             os.close(fd)
         _become_worker(out_write, err_write, lifeline, guard, prctl)
@@ -119,16 +121,27 @@ def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
     status = _watch(pid, logs, wake, stop)
-    clean = _end_the_rest(pid, settings)
+    for number in _PASSED_ON:  # there is nobody to pass them on to, and we still have work to do
+        signal.signal(number, signal.SIG_IGN)
+    _end_group(pid)
+    if status is None:
+        status = os.waitpid(pid, 0)[1]
+    clean = _end_the_rest(settings)
     for log in logs:
         log.finish()
     _exit_as(status if clean else UNCLEAN << 8)
 
 
-def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int:
-    """Pump output until the worker has ended. Returns its wait status."""
+def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int | None:
+    """Pump output until the worker has ended. Returns its wait status; None when it was not collected yet.
+
+    Until it is, its pid and its process group are nobody else's: a late signal meets no stranger.
+    """
     reading = {log.source: log for log in logs}
-    while (status := _reap(pid)) is None:
+    while True:
+        ended, status = _collect_orphans(pid)
+        if ended:
+            return status
         ready, _, _ = select.select([wake, *reading], [], [], stop.timeout())
         stop.enforce()
         for fd in ready:
@@ -136,7 +149,18 @@ def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int:
                 _drain(wake)
             elif not reading[fd].pump():
                 del reading[fd]
-    return status
+
+
+def _collect_orphans(worker: int) -> tuple[bool, int | None]:
+    """Collect whatever has ended but the worker. Whether that has, and its status where it had to be collected."""
+    if not hasattr(os, "waitid"):  # macOS
+        status = _reap(worker)
+        return status is not None, status
+    while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+        if found.si_pid == worker:
+            return True, None
+        os.waitpid(found.si_pid, 0)
+    return False, None
 
 
 def _reap(pid: int) -> int | None:
@@ -241,11 +265,14 @@ class _Log:
                 self._compact()
 
 
-def _end_the_rest(worker: int, settings: Settings) -> bool:
-    """End every process the worker left. True when none is left that we can reach."""
-    deadline = time.monotonic() + _CLEAN_SECONDS
+def _end_group(worker: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(worker, signal.SIGKILL)
+
+
+def _end_the_rest(settings: Settings) -> bool:
+    """End every process the worker left. True when none is left that we can reach."""
+    deadline = time.monotonic() + _CLEAN_SECONDS
     if settings.cgroup and _leave(settings.cgroup):
         _empty_cgroup(settings.cgroup, deadline)
     pause = 0.001

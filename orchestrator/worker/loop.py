@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+from anyio.abc import TaskStatus
 
 from orchestrator import identity
 from orchestrator.core import lifecycle
@@ -21,12 +24,17 @@ from orchestrator.store import Paths, read_spec
 from orchestrator.takeover import continue_attempt
 from orchestrator.worker import checklist_runner, skills
 from orchestrator.worker.step import storable
-from orchestrator.worker.task import Task, ThreadStuck
+from orchestrator.worker.task import Task
 from orchestrator.writer import TaskWriter
 
 #: Exit codes of a worker whose end is in the journal, or which cannot write one.
 FENCED = 75
 DISK = 74
+BROKEN = 70
+#: The last is a limit on the size of files, which is as good as a full disk.
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
+#: What stops a worker; blocked since its guard forked it off (guard.py).
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(
@@ -43,15 +51,22 @@ def run(
         writer.started(worker=list(identity.mine()), guard=list(guard))
     except (OSError, OrchestratorError) as error:
         print(f"cannot begin: {error}", file=sys.stderr)
-        return DISK
+        return _code(error)
     _guard_forks(writer, lock_fd)
     attempt = _Attempt(writer, cgroup, resolve)
     try:
         return attempt.run()
     except (OSError, SyncFailed) as error:
         traceback.print_exc()
-        print(f"the disk does not take what is to be written: {error}", file=sys.stderr)
-        return DISK
+        if _code(error) == DISK:
+            print(f"the disk does not take what is to be written: {error}", file=sys.stderr)
+        return _code(error)
+
+
+def _code(error: Exception) -> int:
+    """A disk that takes nothing ends the supervision, for another worker could do no better; all else is a death."""
+    disk = isinstance(error, SyncFailed) or (isinstance(error, OSError) and error.errno in _DISK_ERRORS)
+    return DISK if disk else BROKEN
 
 
 def _guard_forks(writer: TaskWriter, lock_fd: int) -> None:
@@ -86,7 +101,7 @@ class _Attempt:
         scope = anyio.CancelScope()
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._listen, scope)
+                await group.start(self._listen, scope)
                 code = await self._limited(spec, scope)
                 group.cancel_scope.cancel()
         except BaseExceptionGroup as errors:  # a disk that takes nothing is to be told from a crash
@@ -94,8 +109,13 @@ class _Attempt:
             raise first from first.__cause__
         return code
 
-    async def _listen(self, scope: anyio.CancelScope) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    async def _listen(self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
+        """Stop on a signal. Until here they were blocked: one that came earlier is not lost."""
+        with anyio.open_signal_receiver(*_STOPS) as signals:
+            if signal.sigpending() & set(_STOPS):
+                scope.cancel()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+            task_status.started()
             async for _ in signals:
                 scope.cancel()
 
@@ -104,6 +124,7 @@ class _Attempt:
         life = spec.limits.attempt_seconds
         with scope:
             with anyio.move_on_after(life if life is not None else float("inf")) as limit:
+                await anyio.lowlevel.checkpoint()  # told to stop already: nothing is begun
                 return await self._skill(spec)
             if limit.cancelled_caught:
                 return self._stopped(Outcome.TIMED_OUT, f"the attempt reached its limit of {life:g} s")
@@ -130,7 +151,7 @@ class _Attempt:
 
             def leave(reason: str) -> None:
                 nonlocal why
-                why = reason
+                why = why or reason
                 scope.cancel()
 
             task = Task(self._writer, spec, args, leave=leave, resolve=self._resolve_worker)
@@ -138,6 +159,7 @@ class _Attempt:
                 result = await skill(task, **args)
                 await task.leave_children()
                 await task.last_border()
+                await task.judge_cut_off()
             except Exception as error:
                 return await self._raised(task, error)
             except (SystemExit, BaseExceptionGroup) as error:
@@ -148,7 +170,11 @@ class _Attempt:
             return self._ended_well(task, result)
         if why == "again":
             self._interrupt_open("an order reopened a step")
-            return None
+            return self._again(task)
+        if why == "stuck":
+            self._interrupt_open("a thread did not end")
+            self._writer.close_attempt(Outcome.TIMED_OUT, reason=task.stuck, death=False)
+            return 0
         return self._wait_for_person()
 
     def _resolve(self, spec: TaskSpec) -> tuple[skills.Skill, Mapping[str, Json]]:
@@ -168,22 +194,20 @@ class _Attempt:
         if task.broken is not None:
             raise task.broken
         first = _leaves(error)
-        for kind in (ThreadStuck, StepUncertain, StepConflict, StepFailed):
+        for kind in (StepUncertain, StepConflict, StepFailed):
             found = next((e for e in first if isinstance(e, kind)), None)
             if found is not None:
                 return await self._by_kind(task, found)
         traceback.print_exception(error)
-        if task.todos:
-            return await self._todo_raised(task, first[0])
+        raised = {label: e for label, body in task.todos.items() if (e := body.raised(error)) is not None}
+        if raised:
+            return await self._todo_raised(task, raised)
         return self._end(
             Outcome.FAILED, f"the skill raised {_said(first[0])}", hint=_LOGS.format(self._writer.where.task_id)
         )
 
     async def _by_kind(self, task: Task, error: Exception) -> int:
         self._interrupt_open("the skill ended")
-        if isinstance(error, ThreadStuck):
-            self._writer.close_attempt(Outcome.TIMED_OUT, reason=str(error), death=False)
-            return 0
         assert isinstance(error, OrchestratorError)
         if isinstance(error, StepUncertain):
             return self._wait_for_person()
@@ -191,14 +215,23 @@ class _Attempt:
         hint = error.hint or f"see why: orchestrator show {task.id}   the worker's output: orchestrator logs {task.id}"
         return self._end(outcome, error.what, hint=hint)
 
-    async def _todo_raised(self, task: Task, error: BaseException) -> int | None:
-        """The body of a todo raised: its try is spent. None when the skill is to run again from the top."""
-        self._interrupt_open("another step raised", besides=frozenset(task.todos))
-        for state in [task.todo_failed(label, error) for label in list(task.todos)]:
+    async def _todo_raised(self, task: Task, raised: Mapping[str, BaseException]) -> int | None:
+        """Bodies of todos raised: their tries are spent. None when the skill is to run again from the top."""
+        self._interrupt_open("another step raised", besides=frozenset(raised))
+        for state in [task.todo_failed(label, error) for label, error in raised.items()]:
             if state.status is StepStatus.FAILED:
-                return self._end(Outcome.FAILED, f"step {state.label!r} failed: {_said(error)}")
+                return self._end(Outcome.FAILED, f"step {state.label!r} failed: {_said(raised[state.label])}")
             await anyio.sleep(lifecycle.backoff_seconds(state.spent, 0.5))
-        return None
+        return self._again(task)
+
+    def _again(self, task: Task) -> int | None:
+        """None when the skill may run again in this process: not beside the thread of a step that was cut off."""
+        if not task.threads.live:
+            return None
+        reason = "a sync step that was cut off goes on in its thread: the next worker runs the skill again"
+        self._writer.settle()
+        self._writer.close_attempt(Outcome.STOPPED, reason=reason, death=False)
+        return 0
 
     def _ended_well(self, task: Task, result: Any) -> int:
         if task.broken is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import inspect
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ from orchestrator.worker.call import Call
 from orchestrator.worker.children import Child, OnEnd
 from orchestrator.worker.conversation import Conversation
 from orchestrator.worker.step import Done, Step
-from orchestrator.worker.todo import Todo
+from orchestrator.worker.todo import Body, Todo
 from orchestrator.writer import TaskWriter
 
 
@@ -54,7 +56,11 @@ class Task(Conversation):
         self.workspace = Path(writer.where.directory)
         self.attempt = writer.snapshot.attempt_number
         self.open: dict[str, Step] = {}  #: tries that run now, by label
-        self.todos: dict[str, Call] = {}  #: of these, the ones whose body is a loop's
+        self.calls: dict[str, Call] = {}  #: what each try of this run of the skill was begun for, by label
+        self.todos: dict[str, Body] = {}  #: of these, the ones whose body is a loop's
+        self.threads = call_.Threads()
+        self.unfinished = call_.Unfinished()
+        self.stuck = ""  #: why the worker has to end, when a thread does not
         self._needs_result = spec.kind == "python"
         self._seen: dict[str, int] = {}
         self._running: set[tuple[str, str | None]] = set()
@@ -178,6 +184,7 @@ class Task(Conversation):
             state = self._state(call.step)
             decision = self._decide(state, call)
             if isinstance(decision, RunTry):
+                await self._may_begin()
                 done, result = await self._try(call, decision.number)
                 if done:
                     return result
@@ -225,6 +232,11 @@ class Task(Conversation):
             self._settle_soon()
         raise StepFailed(state.label, f"{error.type}: {error.message}", error.error_class)
 
+    async def _may_begin(self) -> None:
+        """Begin nothing new while the worker waits for what it may not cut off, to end itself."""
+        if self.unfinished.awaited:
+            await anyio.sleep_forever()
+
     async def _try(self, call: Call, number: int) -> tuple[bool, Json]:
         """One try. (True, result) when it is done; (False, None) when the journal now says what comes next."""
         step = self._begin(call, number)
@@ -233,6 +245,9 @@ class Task(Conversation):
             outputs = steps.verify(str(self.workspace), call.outputs) if call.outputs else ()
         except ThreadStuck as error:
             self._failed(call, step, TimeoutError(str(error)), give_up=False)
+            await self.unfinished.wait()
+            self.stuck = str(error)
+            await self._go("stuck")
             raise
         except Exception as error:
             if self.broken is not None:
@@ -244,26 +259,29 @@ class Task(Conversation):
         return True, result
 
     def _begin(self, call: Call, number: int) -> Step:
+        for label in [label for label, body in self.todos.items() if body.was_left()]:
+            del self.todos[label]  # undone: what is raised from here on is none of it
         previous = steps.previous_notes(self._writer, self._state(call.step)) if number > 1 else ""
         with self._disk():
             state = self._writer.begin_try(
                 call.step, number, effect=call.effect, args=call.digest, after=self._cursor, outputs=call.outputs
             )
         self._cursor = state.label
+        self.calls[state.label] = call
         step = self.open[state.label] = Step(self._writer, state, previous)
         return step
 
     async def _run(self, call: Call, step: Step) -> Json:
         token = steps.current.set(step)
         try:
-            if call.timeout is None:
-                result = await call_.run(call.fn, call.args)
-            else:
-                with anyio.move_on_after(call.timeout) as limit:
-                    result = await call_.run(call.fn, call.args)
-                if limit.cancelled_caught:
-                    said = f"step {step.label!r} took longer than its timeout of {call.timeout:g} s"
-                    raise TimeoutError(said) if inspect.iscoroutinefunction(call.fn) else ThreadStuck(said)
+            with (
+                self.unfinished.running(step.label, call),
+                anyio.move_on_after(math.inf if call.timeout is None else call.timeout) as limit,
+            ):
+                result = await self.threads.run(call.fn, call.args)
+            if limit.cancelled_caught:
+                said = f"step {step.label!r} took longer than its timeout of {call.timeout:g} s"
+                raise TimeoutError(said) if inspect.iscoroutinefunction(call.fn) else ThreadStuck(said)
             return steps.storable(result)
         finally:
             steps.current.reset(token)
@@ -282,7 +300,8 @@ class Task(Conversation):
             return
         said = steps.describe(error)
         if call.effect == Effect.ONCE and not isinstance(error, NotDone):
-            step.note(f"The try ended with {said.type}: {said.message}")
+            with self._disk():
+                step.note(f"The try ended with {said.type}: {said.message}")
             return
         with self._disk():
             self._writer.raised(step.label, said)
@@ -293,7 +312,7 @@ class Task(Conversation):
 
     def todo_failed(self, label: str, error: BaseException) -> StepState:
         """Write down that the body of a todo raised; its status says whether it was the last try."""
-        self._failed(self.todos.pop(label), self.open[label], error)
+        self._failed(self.todos.pop(label).call, self.open[label], error)
         return self._writer.snapshot.steps[label]
 
     def _pause(self, label: str) -> float:
@@ -307,7 +326,7 @@ class Task(Conversation):
         said: Any = None
         if call.check is not None and state.status is not StepStatus.UNCERTAIN:
             with contextlib.suppress(Exception):  # a check that fails knows nothing
-                said = await call_.run(call.check, call.args)
+                said = await self.threads.run(call.check, call.args)
             if state.status.finished:  # a person knew it sooner
                 return
         if said is True or isinstance(said, Done):
@@ -330,6 +349,16 @@ class Task(Conversation):
                 f"nobody knows whether step {state.label!r} took effect",
                 f"look, then say so: orchestrator resolve {self.id} {state.label!r} --done|--redo",
             )
+
+    async def judge_cut_off(self) -> None:
+        """Behind the last step: what became of the `once` tries that the skill itself cut off? Raises StepUncertain.
+
+        While a thread of one goes on, its check could only say what is not yet true.
+        """
+        for state in list(self._writer.snapshot.steps.values()):
+            if state.status is StepStatus.WORKING and state.effect == Effect.ONCE and state.error is None:
+                call = self.calls.get(state.label) or Call(state.id, call_.never, state.effect, 0)
+                await self._check(state, call if not self.threads.live else dataclasses.replace(call, check=None))
 
     # -- the rest ----------------------------------------------------------------------------------------------
 

@@ -503,11 +503,16 @@ def test_steps_change_places_and_notes_stay() -> None:
         found.move([0, 0, 1])
 
 
+#: A mark copies the text, which is ten times as long, and touches one line: measured 2.4. With all lines read it is 10.
+RATIO = 7
+
+
 def test_a_mark_in_a_thousand_steps_costs_no_more_than_its_line() -> None:
-    found = new("big", TASK_ID, [f"step {number}" for number in range(1000)])
-    found.mark(0, DONE)
-    best = min(_seconds(found, index) for index in range(200))
-    assert best < 500e-6  # measured: about 20 µs
+    few, many = (new("big", TASK_ID, [f"step {number}" for number in range(count)]) for count in (100, 1000))
+    for found in (few, many):
+        found.mark(0, DONE)
+    took = [[_seconds(found, index % 100) for found in (few, many)] for index in range(1000)]
+    assert min(long for _, long in took) < RATIO * min(short for short, _ in took)
 
 
 def _seconds(found: Checklist, index: int) -> float:

@@ -38,7 +38,7 @@ FILES = {
     DUPLICATES: "duplicates.jsonl",
 }
 
-#: Names in the workspace that are the protocol's own (docs/protocol.md, section 2).
+#: Names in the workspace that are the protocol's own (docs/protocol.md, Files).
 _PROTOCOL_NAMES = ("task.md", "task-retro.md", "results")
 
 #: A note on progress is written after so many files.

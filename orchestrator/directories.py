@@ -1,0 +1,40 @@
+"""Directories as a whole: made, named, removed. The rest of the package reaches them through `files`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+
+def make_directory(path: str) -> None:
+    os.mkdir(path, 0o755)
+
+
+def make_directories(path: str) -> None:
+    """A directory and those above it, as far as they are not there."""
+    os.makedirs(path, exist_ok=True)
+
+
+def rename_directory(source: str, target: str) -> bool:
+    """Give a whole directory its name. False when the name is taken by anything but an empty directory."""
+    try:
+        os.rename(source, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and all in it; absent is success. Links are removed, not followed."""
+    with contextlib.suppress(FileNotFoundError):
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):  # as some tools leave their caches
+            os.chmod(path, 0o700)
+        for entry in list(os.scandir(path)):
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(path)
