@@ -217,3 +217,19 @@ async def sends_once(task: Any, ledger: str, check: str = "", after_a_failure: b
         return "sent by a later try"
 
     return await task.step("send", send, effect="once", check=CHECKS.get(check))
+
+
+async def takes_its_journal_with_it(task: Any, ledger: str) -> None:
+    """A step that loses the journal, and its worker, each time it is tried."""
+    entries = Entries(ledger)
+
+    def one() -> None:
+        entries.began()
+
+    def two() -> None:
+        entries.began()
+        os.unlink(task.workspace / ".task" / "journal.jsonl")
+        die()
+
+    await task.step("one", one)
+    await task.step("two", two)

@@ -183,3 +183,14 @@ async def test_a_budget_spent_behind_a_failed_step_is_laid_on_the_step_that_spen
     told_in_short(said, "2 attempts died")
     assert kit.step_lines(where) == ["[start done]", "[failed] extra", "[failed] rest"]
     await nothing_is_started_again(root, where)
+
+
+async def test_a_step_that_loses_the_journal_and_its_worker_is_given_up_all_the_same(
+    root: Path, ledger: Ledger
+) -> None:
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(kit.spec("takes_its_journal_with_it", ledger, deaths=3))
+        said = await handle.wait(60)
+    assert said.status == "failed"
+    assert kit.tries(ledger, "one") == [1]
+    assert kit.tries(ledger, "two") == [1, 2, 3]

@@ -17,13 +17,14 @@ Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named 
     interrupted  step, try, why                          the try was stopped on purpose and is refunded
     commit       step, try, status, result, …            done, skipped, failed for good, or uncertain
     handled      request, verb, step?, …                 a person's order took effect, or was refused (`refused`)
-    heard        call, requests, texts                   the skill was given messages, by its so-manieth call
+    heard        call, requests, texts                   the skill was given messages, by its call of that number
     asked        question, text                          the skill asks a person
     order        steps                                   a person gave the steps a new order
     redo         step, why                               a person reopened a step (and with it an ended task)
     end          outcome, announcement                   the task has ended
     closed       outcome, announcement?, exit?, …        the attempt has ended; an attempt without it died
     rebuilt      generation, attempt                     the log was lost and made again from the face
+    deaths       deaths                                  of a rebuilt log: attempts that had died in a row
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ tag; a tag `[working done]` without a checkpoint is done by hand; a step that on
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -77,12 +78,29 @@ def entries(remains: Remains, generation: str, at: str) -> list[dict[str, Any]]:
         lines.add("plan", steps=[_said(step)])
     for step in found:
         lines.stand(step, by_hand=remains.by_hand)
+    deaths = _deaths(found)
+    if deaths:
+        lines.add("deaths", deaths=deaths)
     for request, verb in remains.requests:
         lines.add("handled", request=request, verb=verb, refused="it was given to a journal that was lost")
     outcome = _outcome(remains.face)
     if outcome is not None:
         lines.end(remains, outcome)
     return lines.found
+
+
+def _deaths(found: Sequence[Step]) -> int:
+    """In how many attempts, since the last that finished a step, a try was begun that nothing was said of any more.
+
+    Without this a step that takes the journal away and its worker with it would be begun for ever.
+    """
+    done = max((b.attempt for step in found for b in step.blocks if b.status == "done"), default=0)
+    cut_off: set[int] = set()
+    for step in found:
+        for block, after in itertools.zip_longest(step.blocks, step.blocks[1:]):
+            if block.status == "running" and (after is None or after.status == "running") and block.attempt >= done:
+                cut_off.add(block.attempt)
+    return len(cut_off)
 
 
 def known(files: Mapping[str, StepFile]) -> set[str]:

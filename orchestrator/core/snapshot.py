@@ -271,6 +271,10 @@ def _rebuilt(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.attempt_offset = int(entry.get("attempt", 0))
 
 
+def _deaths(snapshot: Snapshot, entry: Entry) -> None:
+    snapshot.deaths = int(entry["deaths"])
+
+
 # -- a person's orders ---------------------------------------------------------------------------------------------
 
 
@@ -379,4 +383,5 @@ _FOLDS: Mapping[str, Callable[[Snapshot, Entry], None]] = {
     "end": _end,
     "closed": _closed,
     "rebuilt": _rebuilt,
+    "deaths": _deaths,
 }
