@@ -25,6 +25,7 @@ from orchestrator.directories import make_directory as make_directory
 from orchestrator.directories import remove_tree as remove_tree
 from orchestrator.directories import rename_directory as rename_directory
 from orchestrator.errors import Damaged, SyncFailed
+from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
 from orchestrator.reading import READ
 from orchestrator.reading import read as read
 from orchestrator.reading import read_tail as read_tail

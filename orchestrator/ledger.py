@@ -66,6 +66,8 @@ class Ledger:
 
     def make(self, directory: str) -> None:
         """A directory of the task, durable, if it is not there."""
+        if os.path.islink(directory) or os.path.isfile(directory):  # never through a link, and nothing thrown away
+            files.set_aside(directory, "replaced")
         if not os.path.isdir(directory):
             files.make_directory(directory)
             files.sync_directory(self.where.directory)

@@ -11,6 +11,10 @@ from orchestrator.errors import Damaged
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
+#: A journal grows with its task; anything else of ours this large is none.
+JOURNAL_BYTES = 1 << 40
+
+
 def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
     """The whole content of a regular file, never through a link at its end.
 

@@ -35,7 +35,7 @@ def imagine(where: Paths, requests: Sequence[Request]) -> list[dict[str, Any]] |
 def has_journal(where: Paths) -> bool:
     """Whether a line of its journal can be read."""
     try:
-        return bool(journal.read(files.read(where.journal)).entries)
+        return bool(journal.read(files.read(where.journal, files.JOURNAL_BYTES)).entries)
     except (Damaged, OSError):
         return False
 
@@ -81,7 +81,7 @@ def lost(where: Paths, requests: Sequence[Request]) -> Remains | None:
     """What is left, when no line of the journal can be read although there were some."""
     data: bytes | None = None
     with contextlib.suppress(Damaged, OSError):
-        data = files.read(where.journal)
+        data = files.read(where.journal, files.JOURNAL_BYTES)
     if data is not None and journal.read(data).entries:  # an empty one had a first line when the task was made
         return None
     remains = gather(where, requests)

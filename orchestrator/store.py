@@ -51,7 +51,7 @@ def task_ids(root: str) -> list[str]:
 def read_journal(where: Paths) -> journal.Reading:
     """The journal as it lies; empty when there is none. Raises Damaged when it is not a file."""
     try:
-        return journal.read(files.read(where.journal))
+        return journal.read(files.read(where.journal, files.JOURNAL_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return journal.Reading((), 0, 0)
 
@@ -102,9 +102,15 @@ def read_requests(where: Paths) -> list[dict[str, Any]]:
 def _request(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line) if line.strip() else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and "id" in found and "verb" in found else None
+    if not isinstance(found, dict) or "id" not in found or "verb" not in found:
+        return None
+    return found if all(isinstance(found.get(key, ""), str) for key in _TEXTS) else None
+
+
+#: What of a request is text: anybody may write one, and a line that is wrong must not stop the rest.
+_TEXTS = ("id", "verb", "step", "question", "text", "why")
 
 
 def make_request(where: Paths, request: Mapping[str, Any]) -> None:
@@ -241,7 +247,7 @@ class Row:
     at: str
 
 
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 64 * 1024
 
 
 def row(where: Paths) -> Row:
@@ -257,7 +263,7 @@ def row(where: Paths) -> Row:
 
 
 def last_lines(where: Paths) -> list[dict[str, Any]]:
-    """The last two entries of the journal, when both are whole and lie in its last 4 KiB; else none."""
+    """The last two entries of the journal, when both are whole and lie in its last 64 KiB; else none."""
     try:
         data, _ = files.read_tail(where.journal, _TAIL_BYTES)
     except OSError:

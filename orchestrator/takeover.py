@@ -42,7 +42,7 @@ def take_over(where: Paths, clock: Clock) -> TaskWriter:
 
 def continue_attempt(where: Paths, clock: Clock, run: str) -> TaskWriter | None:
     """Go on with the attempt that was just begun for us; None when it is not ours any more (the fence)."""
-    data = files.read(where.journal)
+    data = files.read(where.journal, files.JOURNAL_BYTES)
     lines, snapshot = _fold(data)
     attempt = snapshot.unclosed
     if attempt is None or attempt.run != run or attempt.identity is not None:
@@ -73,7 +73,7 @@ def _sound_journal(where: Paths, stamp: str) -> tuple[list[bytes], Snapshot, lis
     what a page cache shows after a failed sync need not be on the disk.
     """
     try:
-        data = files.read(where.journal)
+        data = files.read(where.journal, files.JOURNAL_BYTES)
     except FileNotFoundError:
         return [], Snapshot(), []
     except Damaged as error:

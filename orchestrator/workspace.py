@@ -208,6 +208,6 @@ def marks(where: Paths) -> set[str]:
     with contextlib.suppress(OSError, Damaged):
         found |= {face.task_id for face in (checklist.Checklist.parse(files.read(where.task_md)),) if face.task_id}
     with contextlib.suppress(OSError, Damaged):
-        entries = journal.read(files.read(where.journal)).entries
+        entries = journal.read(files.read(where.journal, files.JOURNAL_BYTES)).entries
         found |= {run[0] for run in (names.parse_run(str(entry["run"])) for entry in entries) if run}
     return found

@@ -227,12 +227,15 @@ class TaskWriter(Ledger):
         return path
 
     def result_of(self, state: StepState) -> Json:
-        """A committed result. Raises Damaged when its file is gone."""
+        """A committed result. Raises Damaged when its file is gone, or not the one that was committed."""
         if state.result_file is None:
             return state.result
         path = f"{self.where.directory}/{state.result_file}"
         try:
-            return json.loads(files.read(path))
+            text = files.read(path)
+            if hashlib.sha256(text).hexdigest()[:16] not in state.result_file:
+                raise ValueError("it is not what was committed")
+            return json.loads(text)
         except (OSError, ValueError) as error:
             raise Damaged(
                 f"the result of step {state.label!r} cannot be read: {path}",

@@ -59,7 +59,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
         return None
     try:
         entry = _decode(body.decode("ascii") + "}")[0]
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and "kind" in entry and "run" in entry else None
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,16 +35,31 @@ class Call:
     digest: str = ""
 
 
+class CancelledInside(Exception):  # noqa: N818 - says what happened
+    """A step's own code was cancelled by itself, not by us: a future that it waited for, a client that gave up."""
+
+
+async def _unless_cancelled_from_inside(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            raise CancelledInside("the step was cancelled by what it waited for") from error
+        raise
+
+
 class Threads:
     """Runs step functions, sync ones in a thread. Cancelling leaves the thread behind: `live` counts those that run."""
 
     def __init__(self) -> None:
         self.live = 0
         self._lock = threading.Lock()
+        self._limiter = anyio.CapacityLimiter(math.inf)  # a try that waits for a thread would use up its timeout
 
     async def run(self, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
         if inspect.iscoroutinefunction(fn):
-            return await fn(*args)
+            return await _unless_cancelled_from_inside(fn(*args))
         left = False
 
         def in_thread() -> Any:
@@ -58,7 +74,7 @@ class Threads:
                     self.live -= 1
 
         try:
-            result = await anyio.to_thread.run_sync(in_thread, abandon_on_cancel=True)
+            result = await anyio.to_thread.run_sync(in_thread, abandon_on_cancel=True, limiter=self._limiter)
         finally:
             with self._lock:
                 left = True

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal
 
+import anyio
+
 from orchestrator import family, files, store, workspace
 from orchestrator.core.model import Json, TaskSpec
 from orchestrator.errors import StepFailed, TooManyChildren
@@ -35,6 +37,8 @@ class Child:
         """Return its result as soon as it has ended. One that waits for a person is waited for."""
         async with Watch(self._where.inner) as changes:
             while (end := store.ended_by_tail(self._where)) is None:
+                if not await anyio.Path(self._where.directory).is_dir():
+                    raise StepFailed(self.id, "its directory is gone", "dependency")
                 await changes.next()
         said = store.announcement_from_json(end["announcement"])
         if not said.ok:

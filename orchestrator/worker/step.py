@@ -114,6 +114,8 @@ def storable(result: Any) -> Json:
     if result is None or type(result) in (bool, str):  # not their subclasses: an enum would come back as plain text
         return result
     try:
+        if _depth(result) > DEPTH:
+            raise ValueError(f"it is nested more than {DEPTH} deep")
         return json.loads(dumps(result))
     except (TypeError, ValueError, RecursionError) as error:
         raise NotStorable(
@@ -121,12 +123,38 @@ def storable(result: Any) -> Json:
         ) from None
 
 
+#: How deep a result may be nested: every reader of a journal has to come to its bottom.
+DEPTH = 200
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and dicts are nested, as far as it matters."""
+    layer, depth = [value], 0
+    while layer and depth <= DEPTH:
+        inner = [v for v in layer if isinstance(v, dict | list | tuple)]
+        layer = [x for v in inner for x in (v.values() if isinstance(v, dict) else v)]
+        depth += bool(inner)
+    return depth
+
+
 def hash_args(args: Sequence[Any]) -> str:
     """A short hash by which a replay tells that a step is asked for with other arguments."""
     if not args:
         return ""
-    text = json.dumps(list(args), sort_keys=True, default=_plain, skipkeys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_stable(list(args)).encode()).hexdigest()[:16]
+
+
+def _stable(value: Any) -> str:
+    """The value as text that is the same in every process: keys of any kind and members of sets in one order."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(sorted(f"{_stable(k)}:{_stable(v)}" for k, v in value.items())) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_stable, value)) + "]"
+    if isinstance(value, AbstractSet):
+        return "<" + ",".join(sorted(map(_stable, value))) + ">"
+    if value is None or isinstance(value, str | int | float):
+        return json.dumps(value)
+    return _stable(_plain(value))
 
 
 def _plain(value: Any) -> Any:
@@ -137,10 +165,6 @@ def _plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes | bytearray):
         return hashlib.sha256(value).hexdigest()
-    if isinstance(value, AbstractSet):
-        return sorted(map(repr, value))
-    if isinstance(value, Mapping):
-        return dict(value)
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
