@@ -8,6 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from typing import TypeGuard
 
 import anyio
 import anyio.to_thread
@@ -110,7 +111,7 @@ class Supervisor:
             await _thread(make_request, where, request)
         while True:
             attempt = (await _thread(look, where)).snapshot.unclosed
-            if attempt is not None and (attempt.identity is not None or self.overdue(attempt)):
+            if _is_of(attempt, where) and (attempt.identity is not None or self.overdue(attempt)):
                 await self._engine.end(attempt, 5.0)
             lock = await self.lock(where, seconds=1.0)
             if lock is not None:
@@ -218,7 +219,7 @@ class Supervisor:
     async def take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
         """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""
         last = (await _thread(look, where)).snapshot.attempt
-        if last is not None:  # closed or not: its guard may have been killed before it had cleaned up
+        if _is_of(last, where):  # closed or not: its guard may have been killed before it had cleaned up
             await self._engine.end(last, 0.0)
         return await _thread(_in_order, where, self._clock, last, seen_exit)
 
@@ -232,6 +233,11 @@ class Supervisor:
         attempt = task.snapshot.attempt
         assert attempt is not None
         return attempt
+
+
+def _is_of(attempt: AttemptState | None, where: Paths) -> TypeGuard[AttemptState]:
+    """Whether there is an attempt, and of this task: a copied workspace names the worker of another."""
+    return attempt is not None and attempt.run.startswith(f"{where.task_id}.")
 
 
 async def _ordered_before(where: Paths, deadline: float) -> bool:

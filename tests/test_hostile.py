@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import kit
 import pytest
+from conftest import Ledger
 
 from orchestrator import Coordinator, recovery, store, workspace
 from orchestrator.compose import resolve
@@ -111,3 +113,19 @@ def test_a_large_result_that_was_changed_is_not_handed_back(root: Path) -> None:
         task.result_of(state)
     task.close()
     os.close(lock)
+
+
+async def test_cancelling_a_copy_of_a_workspace_does_not_touch_the_worker_of_the_original(
+    root: Path, ledger: Ledger, tmp_path: Path
+) -> None:
+    with kit.fifo(tmp_path / "gate") as gate:
+        async with Coordinator(root) as coordinator:
+            handle = await coordinator.spawn(kit.spec("waits_in_two", ledger, gate=str(gate)))
+            await ledger.has("two began")
+            copy = "task-20200101-000000-001"
+            shutil.copytree(handle.where.directory, root / copy)
+            assert (await coordinator.cancel(copy)).status == "cancelled"
+            assert store.look(handle.where).alive
+            await kit.open_gate(gate)
+            assert (await handle.wait(30)).ok
+    assert kit.tries(ledger, "two") == [1]
