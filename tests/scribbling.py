@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator import identity, recovery, supervision, workspace
 from orchestrator.core import lifecycle
+from orchestrator.core.checklist import Checklist
 from orchestrator.core.lifecycle import Start
 from orchestrator.core.model import StepId, TaskSpec
 from orchestrator.store import look
@@ -131,7 +132,9 @@ def save(path: Path, edit: Edit, by_rename: bool) -> str:
 def redone(text: str) -> set[str]:
     """The names of steps that stand on a line with `[redo]`, whether it counts or not."""
     lines = [line for line in text.split("\n") if "redo" in line.lower()]
-    return {name for name in STEPS for line in lines if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", line)}
+    of_ours = {name for name in STEPS for line in lines if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", line)}
+    # and steps that an edit made, whatever they are called: a fence may become one
+    return of_ours | {step.name for step in Checklist.parse(text.encode("utf-8", "surrogateescape")).steps if step.redo}
 
 
 class Bench:

@@ -107,7 +107,7 @@ async def weather(bench: Bench, script: list[tuple[Edit, str, bool]]) -> None:
 
 
 @given(script=SCRIPTS)
-@settings(max_examples=200, derandomize=True, suppress_health_check=list(HealthCheck))  # a long search is a soak
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 def test_no_edit_costs_finished_work_or_a_note_or_the_end_of_the_task(
     script: list[Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
