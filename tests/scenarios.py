@@ -269,8 +269,6 @@ def _of_task(where: Paths) -> dict[str, Any]:
         "damage": seen.damage,
         "steps": {label: _of_step(where, state) for label, state in seen.snapshot.steps.items()},
         "commits": dict(sorted(commits.items())),
-            sorted(Counter(f"{e['step']}: {e['status']}" for e in entries if e["kind"] == "commit").items())
-        ),
         "orders": [[e["verb"], e.get("step"), e.get("refused")] for e in entries if e["kind"] == "handled"],
         "said": said and [said.name, said.status, _neutral(where, said.summary), said.steps, said.result is not None],
         "step files": {file: _of_step_file(path) for file, path in texts.items() if path.exists()},
