@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from orchestrator import orders, recovery, workspace
 from orchestrator.config import Config
 from orchestrator.core.model import Announcement, TaskSpec
-from orchestrator.errors import NotRunning, OrchestratorError, WaitTimeout
+from orchestrator.errors import Exhausted, NotRunning, OrchestratorError, WaitTimeout
 from orchestrator.family import children
 from orchestrator.ports import Engine
 from orchestrator.recovery import Recovery
@@ -173,6 +173,8 @@ class Coordinator(Supervisor):
             found[where.task_id], lock = await _thread(recovery.claim, where)
             if lock is not None:
                 await self.adopt(where, lock)
+        except Exhausted:
+            raise
         except (OSError, OrchestratorError) as error:
             found[where.task_id] = recovery.failed(where, error)
 

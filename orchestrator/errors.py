@@ -53,6 +53,16 @@ class UnknownSkill(OrchestratorError):
     exit_code = 66  # EX_NOINPUT
 
 
+class Exhausted(OrchestratorError):
+    """This process, or the machine, may open no further file: it says nothing of the file, and nothing was changed.
+
+    The one OSError that is told apart: whoever asks for a file expects it to be gone, closed or bad, and knows what
+    that means for the task; this must never be taken for one of them.
+    """
+
+    exit_code = 71  # EX_OSERR
+
+
 class RootUnusable(OrchestratorError):
     """The root cannot be created, read or written."""
 

@@ -13,7 +13,7 @@ def children(where: Paths) -> list[Paths]:
     """The sub-tasks of a task that exist, by the notes its steps left before they made them."""
     found = []
     try:
-        keys = sorted(name for name in os.listdir(where.inner) if name.startswith(CHILD))
+        keys = [entry.name for entry in files.entries(where.inner) if entry.name.startswith(CHILD)]
     except OSError:
         return []
     for key in keys:

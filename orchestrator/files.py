@@ -26,7 +26,8 @@ from orchestrator.directories import remove_tree as remove_tree
 from orchestrator.directories import rename_directory as rename_directory
 from orchestrator.errors import Damaged, SyncFailed
 from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
-from orchestrator.reading import READ
+from orchestrator.reading import READ, check_exhausted
+from orchestrator.reading import entries as entries
 from orchestrator.reading import read as read
 from orchestrator.reading import read_tail as read_tail
 from orchestrator.reading import sha256 as sha256
@@ -45,6 +46,15 @@ _MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
 
+def _open(path: str, flags: int) -> int:
+    """A descriptor. Raises OSError; Exhausted when none is to be had."""
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as error:
+        check_exhausted(path, error)
+        raise
+
+
 # -- writing -----------------------------------------------------------------------------------------------------
 
 
@@ -55,7 +65,7 @@ class SyncedFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = os.open(path, _APPEND, 0o644)
+        self._fd = _open(path, _APPEND)
         found = os.fstat(self._fd)
         self._identity = (found.st_dev, found.st_ino)
         self.size = found.st_size
@@ -115,7 +125,7 @@ def append(path: str, data: bytes, *, sync: bool = False) -> None:
 
     Raises OSError.
     """
-    fd = os.open(path, _APPEND, 0o644)
+    fd = _open(path, _APPEND)
     try:
         _write_all(fd, data)
         if sync:
@@ -127,9 +137,9 @@ def append(path: str, data: bytes, *, sync: bool = False) -> None:
 def open_log(path: str) -> int:
     """A descriptor that appends to a log; to nowhere when the log cannot be had: a full disk loses output, no work."""
     try:
-        return os.open(path, _APPEND, 0o644)
+        return _open(path, _APPEND)
     except OSError:
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return _open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -160,7 +170,13 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
         replace(path, data, sync=sync)
         return None
     temporary = _write_temporary(path, data, sync=sync)
-    if not _swap(temporary, path):
+    try:
+        swapped = _swap(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    if not swapped:
         _rename(temporary, path)
         displaced = None
     else:
@@ -221,7 +237,7 @@ def _new_temporary(path: str) -> tuple[str, int]:
     for number in range(1, 1000):
         temporary = os.path.join(directory, name if number == 1 else f"{TEMPORARY}{number}-{name[len(TEMPORARY) :]}")
         try:
-            return temporary, os.open(temporary, _NEW, 0o644)
+            return temporary, _open(temporary, _NEW)
         except FileExistsError:
             if os.path.isdir(temporary) and not os.path.islink(temporary):
                 set_aside(temporary, "replaced", beside=path)
@@ -253,21 +269,31 @@ def _rename(temporary: str, path: str) -> None:
         raise
 
 
+#: The file is not there; the file system, or the system, has no exchange (EPERM: a filter of system calls).
+_CANNOT_SWAP = frozenset({errno.ENOENT, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 _EXCHANGE = 2  # RENAME_EXCHANGE
 _AT_FDCWD = -100
 _renameat2: object = None
 
 
 def _swap(one: str, other: str) -> bool:
-    """Exchange two names atomically. False when the system or the file system cannot, or `other` is not there."""
-    global _renameat2
-    if _renameat2 is None:
-        import ctypes  # 2 ms, and only a writer of task.md needs it
+    """Exchange two names atomically. False when the system or the file system cannot, or `other` is not there.
 
+    Raises OSError when the disk does not take it: a plain rename in its place would throw away what lies there.
+    """
+    global _renameat2
+    import ctypes  # 2 ms, and only a writer of task.md needs it
+
+    if _renameat2 is None:
         _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", False)
     if not callable(_renameat2):
         return False
-    return bool(_renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0)
+    if _renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _CANNOT_SWAP:
+        return False
+    raise OSError(number, os.strerror(number), other)
 
 
 def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
@@ -282,7 +308,7 @@ def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
 
 def sync_file(path: str) -> None:
     """Make a file's content durable. Raises OSError."""
-    fd = os.open(path, READ)
+    fd = _open(path, READ)
     try:
         os.fsync(fd)
     finally:
@@ -294,7 +320,7 @@ def sync_file(path: str) -> None:
 
 def sync_directory(path: str) -> None:
     """Make the names in a directory durable. Raises OSError."""
-    fd = os.open(path or ".", _DIRECTORY)
+    fd = _open(path or ".", _DIRECTORY)
     try:
         os.fsync(fd)
     finally:
@@ -308,7 +334,7 @@ def sweep(*directories: str) -> Iterator[tuple[str, bytes]]:
     """
     for directory in directories:
         try:
-            found = [e for e in os.scandir(directory) if e.name.startswith(TEMPORARY)]
+            found = [e for e in entries(directory) if e.name.startswith(TEMPORARY)]
         except FileNotFoundError:
             continue
         for entry in found:
@@ -342,7 +368,7 @@ def lock_directory(path: str) -> int | None:
     The lock belongs to the open file description: a worker that gets the descriptor holds it as well, without a gap,
     until the last copy is closed. It is never unlocked, only closed, so that no copy can take it from another.
     """
-    fd = os.open(path, _DIRECTORY)
+    fd = _open(path, _DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

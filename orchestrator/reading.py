@@ -6,13 +6,39 @@ import errno
 import os
 import stat
 
-from orchestrator.errors import Damaged
+from orchestrator.errors import Damaged, Exhausted
 
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
 #: A journal grows with its task; anything else of ours this large is none.
 JOURNAL_BYTES = 1 << 40
+
+
+def check_exhausted(path: str, error: OSError) -> None:
+    """Raises Exhausted when it is no error of this file, but of whoever has too many open."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        said = "this process" if error.errno == errno.EMFILE else "this machine"
+        raise Exhausted(
+            f"{path}: {said} has too many files open", "close some, or raise the limit (ulimit -n), and try again"
+        ) from error
+
+
+def _opened(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        check_exhausted(path, error)
+        raise
+
+
+def entries(directory: str) -> list[os.DirEntry[str]]:
+    """What is in a directory, by name. Raises OSError, Exhausted."""
+    try:
+        return sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except OSError as error:
+        check_exhausted(directory, error)
+        raise
 
 
 def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
@@ -22,7 +48,7 @@ def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
     they come. A fifo is not waited for.
     """
     try:
-        fd = os.open(path, READ)
+        fd = _opened(path, READ)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
             raise _not_a_file(path) from error
@@ -54,7 +80,7 @@ def _not_a_file(path: str) -> Damaged:
 
 def read_tail(path: str, size: int) -> tuple[bytes, int]:
     """The last `size` bytes of a file, and how long it is."""
-    fd = os.open(path, READ)
+    fd = _opened(path, READ)
     try:
         length = os.fstat(fd).st_size
         return os.pread(fd, size, max(0, length - size)), length
@@ -74,7 +100,7 @@ def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
     import hashlib  # 3 ms, which a list does not need
 
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
+    with open(_opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         digest = hashlib.file_digest(file, "sha256").hexdigest()

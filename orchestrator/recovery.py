@@ -184,18 +184,30 @@ def bury(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | None) -
     """Close the attempt of a worker that is confirmed dead. `seen` is how it ended, when somebody saw it."""
     if last is None or task.snapshot.unclosed is None:
         return
-    known = seen is not None and seen.run == last.run
-    exit_ = seen if known and seen is not None else WorkerExit(last.run, None)
+    exit_ = how_it_ended(task.where, last, seen)
     outcome = lifecycle.outcome_of(task.snapshot, exit_)
     if task.snapshot.end is not None:  # it died between the end and `closed`: what comes before that is ours to write
         task.show_end()
         task.write_retro()
     fields: dict[str, Any] = {"exit": exit_.code, "signal": exit_.signal}
-    if exit_.code is None and exit_.signal is None:
+    if exit_ is not seen:
         fields["last_sign"] = _last_sign(task, last)
-    if _by_the_disk(last, seen):
+    if _by_the_disk(last, exit_):
         fields["death"] = False
     task.close_attempt(outcome, **{k: v for k, v in fields.items() if v is not None})
+
+
+def how_it_ended(where: Paths, last: AttemptState, seen: WorkerExit | None) -> WorkerExit:
+    """How the worker of an attempt ended: as its parent saw it, else as its guard wrote it down, else not known."""
+    if seen is not None and seen.run == last.run and (seen.code, seen.signal) != (None, None):
+        return seen
+    try:
+        run, how, number = files.read(where.log(last.number, "end"), 4096).decode("ascii").split()
+    except (OSError, Damaged, ValueError):  # it runs, or its guard was killed, or could not write
+        return WorkerExit(last.run, None)
+    known = run == last.run and number.isdecimal()
+    code, signal = (int(number) if known and how == kind else None for kind in ("exit", "signal"))
+    return WorkerExit(last.run, code, signal)
 
 
 def _by_the_disk(last: AttemptState | None, seen: WorkerExit | None) -> bool:
@@ -216,9 +228,9 @@ def check_disk(task: TaskWriter, last: AttemptState | None, seen: WorkerExit | N
 
 
 def _last_sign(task: TaskWriter, last: AttemptState) -> str | None:
-    """When a worker whose end nobody saw last wrote to its logs, or to the file of a step it was in."""
+    """When a worker whose end nobody saw last wrote to its logs, or to the file of a step it was in; or its guard."""
     cut_off = [state for state in task.snapshot.steps.values() if state.open_run == last.run]
-    paths = [task.where.log(last.number, "out"), task.where.log(last.number, "err"), *map(task.steps.path, cut_off)]
+    paths = [*(task.where.log(last.number, kind) for kind in ("out", "err", "end")), *map(task.steps.path, cut_off)]
     times = [os.path.getmtime(path) for path in paths if os.path.exists(path)]
     return store.timestamp(max(times)) if times else None
 

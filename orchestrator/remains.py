@@ -106,7 +106,7 @@ def texts(directory: str) -> tuple[dict[str, StepFile], list[str]]:
     found: dict[str, StepFile] = {}
     others: list[str] = []
     with contextlib.suppress(OSError):
-        for entry in sorted(os.scandir(directory), key=lambda entry: entry.name):
+        for entry in files.entries(directory):
             text = _text(entry)
             if text is not None:
                 found[entry.name] = text
@@ -138,7 +138,7 @@ def _spec(where: Paths) -> TaskSpec | None:
 def _attempts_logged(where: Paths) -> int:
     """The highest attempt that has a log."""
     try:
-        stems = [name.partition(".")[0] for name in os.listdir(where.logs)]
+        stems = [entry.name.partition(".")[0] for entry in files.entries(where.logs)]
     except OSError:
         return 0
     return max((int(stem) for stem in stems if stem.isdecimal() and len(stem) < 9), default=0)

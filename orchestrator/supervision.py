@@ -17,7 +17,7 @@ from orchestrator import files, orders, recovery
 from orchestrator.config import Config
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import WAITING, Ended, Finish, Start, Wait
-from orchestrator.core.model import Announcement, Launch, WorkerExit
+from orchestrator.core.model import Announcement, Launch, Outcome, WorkerExit
 from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import OrchestratorError
 from orchestrator.family import children
@@ -159,7 +159,7 @@ class Supervisor:
             await self._engine.end(attempt, 0.0)
             await anyio.sleep(LOCK_LOOK_SECONDS)
             return None
-        return await self._engine.wait(attempt)
+        return await _thread(recovery.how_it_ended, where, attempt, await self._engine.wait(attempt))
 
     def overdue(self, attempt: AttemptState) -> bool:
         """Whether a worker should long have said who it is."""
@@ -229,7 +229,12 @@ class Supervisor:
         limit = what.limits.deaths
         await _thread(lambda: task.begin_attempt(token=held.token, cgroup=held.cgroup, deaths=limit))
         environment = {**dict(self._config.environment), **what.env, "ORCHESTRATOR_ROOT": self.root}
-        await self._engine.start(Launch(task.run, where.directory, held, environment, lock, what.limits))
+        try:
+            await self._engine.start(Launch(task.run, where.directory, held, environment, lock, what.limits))
+        except OSError as error:  # the machine's trouble: the task has lost nothing by it
+            reason = f"no process could be made: {error.strerror or error}"
+            await _thread(lambda: task.close_attempt(Outcome.LOST, reason=reason, death=False))
+            raise
         attempt = task.snapshot.attempt
         assert attempt is not None
         return attempt

@@ -220,10 +220,10 @@ class TaskWriter(Ledger):
 
         Raises ValueError or TypeError for what JSON cannot hold.
         """
-        text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         self.make(self.where.results)
         path = f"{self.where.results}/result.json"
-        files.replace(path, text, sync=True)
+        files.replace(path, text.encode("utf-8", "backslashreplace"), sync=True)  # a lone surrogate, as JSON writes it
         return path
 
     def result_of(self, state: StepState) -> Json:

@@ -36,7 +36,7 @@ from orchestrator.core import lifecycle
 from orchestrator.core.model import Containment, Launch, TaskSpec, WorkerExit
 from orchestrator.core.snapshot import AttemptState
 from orchestrator.core.spec import parse_spec, to_yaml
-from orchestrator.worker import loop
+from orchestrator.worker import guard, loop
 
 #: Longer than any run takes on a machine that does something else as well.
 PATIENCE_SECONDS = 120.0
@@ -105,10 +105,12 @@ async def _process_ended(pid: int) -> None:
 def _become_worker(launch: Launch, out: str, errors: int) -> NoReturn:
     """In the fork: nothing of the coordinator is left but the lock, and a context without its event loop."""
     code = 70
+    ending = None
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))  # as a worker finds them
         _redirect(os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), errors)
         _close_all_but({launch.lock_fd, *KEPT})
+        ending = guard._Ending(out.removesuffix(".out") + ".end", launch.run)
         os.environ.clear()
         os.environ.update({**launch.env, containment.TOKEN: launch.containment.token})
         os.chdir(launch.workspace)
@@ -122,6 +124,8 @@ def _become_worker(launch: Launch, out: str, errors: int) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        if ending is not None:
+            ending.write(code << 8)
         os._exit(code)
 
 

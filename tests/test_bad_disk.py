@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 from cli_door import CANNOT_CREATE, DATA, FAILED, IO, NO_INPUT, TEMPORARY, Cli
+from kit import let_go
 from replaying import SkillFile, entries, kill_worker, result, snapshot
 
 from orchestrator import Coordinator
+from orchestrator.errors import SyncFailed
 from orchestrator.store import Paths, look
 
 #: Enough for a task and some of its steps.
@@ -145,6 +147,57 @@ def test_a_worker_that_could_not_write_spends_nothing_of_the_budget_and_no_other
     assert cli("recover", "--wait").code == 0
     assert result(where) == "x" * 5000
     assert [ledger.count("one ran"), ledger.count("big ran")] == [1, 2]
+
+
+async def test_an_adopted_worker_that_could_not_write_spends_nothing_of_the_budget_either(
+    root, skill, ledger, tmp_path
+):
+    """Whoever adopts it is not its parent, and sees no exit code: its guard has written it down."""
+    body = """
+        import resource
+        def big():
+            say("held")
+            while not went_on():
+                pass
+            if task.attempt == 1:
+                size = os.path.getsize(task.workspace / ".task" / "journal.jsonl") + 1000
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, -1))
+            return "x" * 5000
+        return await task.step("big", big)
+    """
+    async with Coordinator(root) as first:
+        handle = await first.spawn(f"{skill.write(body).path}:skill", name="adopted")
+        await ledger.has("held")
+    async with Coordinator(root) as second:
+        await second.adopt(handle.where)
+        Path(f"{ledger.path}.go").touch()
+        with pytest.raises(SyncFailed, match="the disk does not take") as refused:
+            await second.wait(handle.id, 60)
+    assert "free some space" in refused.value.hint
+    (closed,) = entries(handle.where, "closed")
+    assert (closed["exit"], closed["death"]) == (IO, False)
+    cli = Cli(tmp_path, root)
+    assert cli("recover", "--wait").code == 0
+    assert snapshot(handle.where).deaths == 0
+    assert ledger.count("held") == 2
+
+
+async def test_a_worker_that_could_not_write_while_nobody_watched_spends_nothing_of_the_budget(
+    root, skill, ledger, tmp_path
+):
+    body = """
+        import resource
+        if task.attempt == 1:
+            size = os.path.getsize(task.workspace / ".task" / "journal.jsonl") + 1000
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, -1))
+        return await task.step("big", lambda: "x" * 5000)
+    """
+    async with Coordinator(root) as left:
+        handle = await left.spawn(f"{skill.write(body).path}:skill", name="alone")
+    await let_go(handle.where)
+    assert Cli(tmp_path, root)("recover", "--wait").code == 0
+    assert [entry.get("death", True) for entry in entries(handle.where, "closed")] == [False, True]
+    assert entries(handle.where, "closed")[0]["last_sign"]
 
 
 async def test_a_root_that_is_read_only_can_be_looked_at_and_says_so_to_whoever_writes(cli, disk, skill, ledger):

@@ -194,6 +194,15 @@ async def test_what_a_program_raises_beside_its_tasks_reaches_it_as_it_was_raise
 # -- skills that misbehave -----------------------------------------------------------------------------------------
 
 
+#: An error that cannot even say what it is.
+_MUTE = """
+class Mute(Exception):
+    def __str__(self):
+        return str(1 / 0)
+    __repr__ = __str__
+"""
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -206,6 +215,8 @@ async def test_what_a_program_raises_beside_its_tasks_reaches_it_as_it_was_raise
         ("os._exit(0)", ["without an end"]),
         ("sys.exit(0)", ["without an end"]),
         ("async with anyio.create_task_group() as group:\n    group.start_soon(sys.exit)", ["without an end"]),
+        (_MUTE + "raise Mute", ["Mute", "it cannot be told", "ZeroDivisionError"]),
+        (_MUTE + "def w():\n    raise Mute\nawait task.step('w', w)", ["step 'w' failed: Mute: (it cannot be told"]),
         ('raise Exception("\\ud800 \\x00 \\x1b[31m two\\nlines")', ["lines"]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -172,6 +173,18 @@ def test_a_failed_replacement_leaves_the_old_content_and_nothing_beside_it(
     with pytest.raises(OSError, match=os.strerror(error)):
         REPLACING[write](str(path), b"new content")
     assert path.read_bytes() == b"old"
+    assert temporaries(tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=lambda e: errno.errorcode[e])
+def test_an_exchange_that_the_disk_does_not_take_throws_nothing_away(tmp_path, monkeypatch, error):
+    """A plain rename in its place might succeed, over an edit that nobody has seen yet."""
+    path = tmp_path / "task.md"
+    path.write_bytes(b"an edit")
+    monkeypatch.setattr(files, "_renameat2", lambda *_: ctypes.set_errno(error) or -1)
+    with pytest.raises(OSError, match=os.strerror(error)):
+        files.exchange(str(path), b"new", expected=b"old", sync=True)
+    assert path.read_bytes() == b"an edit"
     assert temporaries(tmp_path) == []
 
 

@@ -43,7 +43,7 @@ class Guarded:
     """A guard, started with a few lines of Python as its worker."""
 
     def __init__(self, directory: Path, subreaper: bool) -> None:
-        self.out, self.err = directory / "1.out", directory / "1.err"
+        self.out, self.err, self.end = (directory / f"1.{kind}" for kind in ("out", "err", "end"))
         self._directory = directory
         self._subreaper = subreaper
         self.process: subprocess.Popen[bytes] | None = None
@@ -51,7 +51,8 @@ class Guarded:
     def start(
         self, code: str, *, limit: int = LIMIT, grace: float = 5.0, life: float | None = None, file_size: int = -1
     ) -> subprocess.Popen[bytes]:
-        settings = [str(self.out), str(self.err), limit, grace, life, None, self._subreaper]
+        paths = [str(self.out), str(self.err), str(self.end)]
+        settings = ["task.1", *paths, limit, grace, life, None, self._subreaper]
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(settings), code, str(file_size)],
             cwd=self._directory,
@@ -286,7 +287,7 @@ def test_the_pid_of_an_ended_worker_is_nobody_elses_while_it_may_still_be_signal
     for process in (worker, orphan):
         os.waitid(os.P_PID, process.pid, ended)
     wake, waker = os.pipe()
-    settings = guard.Settings("", "", LIMIT, 1.0, None, None, False)
+    settings = guard.Settings("", "", "", "", LIMIT, 1.0, None, None, False)
     assert guard._watch(worker.pid, [], wake, guard._Stop(worker.pid, settings)) is None
     assert os.waitid(os.P_PID, worker.pid, ended | os.WNOHANG) is not None
     assert worker.wait() == 0
@@ -310,6 +311,23 @@ open('ready', 'w').write(str(subprocess.Popen(['sleep', '300'], start_new_sessio
 
     await until(asked_again, "the guard ends")
     assert not is_alive(left)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("os._exit(74)", "exit 74"),
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("say(b'x' * 5000); os._exit(74)", "exit 74"),
+    ],
+)
+def test_how_a_worker_ended_is_written_down_for_whoever_is_not_its_parent_also_on_a_full_disk(guarded, code, told):
+    """The file has its full length when the worker begins: here nothing may grow beyond it."""
+    room = len(b"task.1 runs      \n")
+    process = guarded.start(code, file_size=room)
+    process.wait()
+    assert guarded.end.read_text().split() == ["task.1", *told.split()]
+    assert not guarded.out.exists() or guarded.out.stat().st_size <= room
 
 
 def test_the_guard_imports_nothing_that_is_heavy():

@@ -131,6 +131,7 @@ RESULTS = {
     "(1, (2, 3))": [1, [2, 3]],
     "{1: 'a', 'b': (None,)}": {"1": "a", "b": [None]},
     "'ünï 漢字 \\U0001F600 \\u2028 \\x00 \\ud800'": "ünï 漢字 \U0001f600 \u2028 \x00 \ud800",
+    "'\\ud83d\\ude00'": "\U0001f600",
     "'x' * 70_000": "x" * 70_000,
     "['漢' * 30_000]": ["漢" * 30_000],
     "None": None,
@@ -164,6 +165,13 @@ async def test_a_result_comes_back_after_a_kill_as_it_came_back_the_first_time(r
     first, again = [line.removeprefix("saw ") for line in ledger.lines() if line.startswith("saw ")]
     assert first == ascii(list(RESULTS.values()))
     assert again == first
+
+
+async def test_half_a_character_in_the_result_of_a_task_is_there_as_it_was(root, ledger, skill):
+    """JSON can say it, UTF-8 cannot: it must not become a question mark that nobody notices."""
+    where, said = await skill.write("return ['\\ud800', {'\\udcff': '\\\\ud800 ü'}]").to_its_end(root)
+    assert said.ok
+    assert result(where) == ["\ud800", {"\udcff": "\\ud800 ü"}]
 
 
 async def test_a_large_result_lies_in_a_file_that_names_its_hash(root, ledger, skill):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator import files, recovery, store
-from orchestrator.errors import NotRunning, OrchestratorError
+from orchestrator.errors import Exhausted, NotRunning, OrchestratorError
 from orchestrator.recovery import Recovery
 from orchestrator.store import Paths
 
@@ -86,6 +86,8 @@ def _one(where: Paths, dry_run: bool) -> Recovery:
         if lock is not None:
             start_supervisor(where, lock)
         return said
+    except Exhausted:
+        raise
     except (OSError, OrchestratorError) as error:
         return recovery.failed(where, error)
 

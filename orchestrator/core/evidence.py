@@ -123,7 +123,7 @@ def _how(entry: Entry) -> str:
     if entry.get("signal") is not None:
         told.append(f"signal {entry['signal']}")
     if entry.get("last_sign"):
-        told.append(f"nobody saw how; it last wrote something at {entry['last_sign']}")
+        told.append(f"{'' if told else 'nobody saw how; '}it last wrote something at {entry['last_sign']}")
     if entry.get("reason"):
         told.append(str(entry["reason"]))
     return f" ({', '.join(told)})" if told else ""

@@ -338,9 +338,9 @@ def _seconds(entry: Entry) -> float:
 
 def _end_of_worker(entry: Entry, at: float, alive: float, away: float) -> float:
     """When the worker of a `closed` line ended: then, if somebody saw it; else its last sign of life."""
-    if "exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS:
-        return at
     sign = entry.get("last_sign")
+    if not sign and ("exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS):
+        return at
     return max(alive, min(at, datetime.fromisoformat(str(sign)).timestamp() - away)) if sign else alive
 
 

@@ -17,8 +17,10 @@ def main() -> None:
     guard_pid = os.getpid()
     guard.enter(
         guard.Settings(
+            said["run"],
             logs + ".out",
             logs + ".err",
+            logs + ".end",
             said["output_bytes"],
             said["grace_seconds"],
             said["life_seconds"],

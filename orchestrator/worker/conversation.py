@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import anyio
 
 from orchestrator import files, orders
-from orchestrator.errors import SyncFailed
+from orchestrator.errors import Exhausted, SyncFailed
 from orchestrator.writer import TaskWriter
 
 
@@ -98,6 +98,6 @@ class Conversation:
             raise self.broken
         try:
             yield
-        except (OSError, SyncFailed) as error:
+        except (OSError, SyncFailed, Exhausted) as error:
             self.broken = error
             raise

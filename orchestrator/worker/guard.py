@@ -8,6 +8,7 @@ So a free lock says that nothing of the worker can still write, whether or not a
   worker never dies of a closed pipe: if its guard is killed, the kernel kills it too (PR_SET_PDEATHSIG), or, where
   there is none, a thread that waits for the guard's end of a pipe.
 * SIGTERM and SIGINT are passed on; after the grace the worker gets SIGKILL. So it does after its life's limit.
+* It writes down how the worker ended, for a coordinator that is not its parent and cannot see it otherwise.
 * It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by
   `cgroup.kill`.
 
@@ -37,11 +38,14 @@ _CLEAN_SECONDS = 10.0
 #: How long output is still taken after the end of the tree: a pipe's content comes at once.
 _DRAIN_SECONDS = 1.0
 UNCLEAN = 113
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a fifo is not waited for
 
 
 class Settings(NamedTuple):
+    run: str
     out: str
     err: str
+    ended: str
     output_bytes: int
     grace_seconds: float
     life_seconds: float | None
@@ -83,7 +87,7 @@ def enter(settings: Settings) -> None:
             _Log(settings.out, out_read, settings.output_bytes),
             _Log(settings.err, err_read, settings.output_bytes),
         ]
-        _guard(pid, logs, wake, waker, settings)
+        _guard(pid, logs, wake, waker, settings, _Ending(settings.ended, settings.run))
     finally:
         os._exit(UNCLEAN)
 
@@ -113,7 +117,7 @@ def _die_with_the_guard(lifeline: int) -> None:
     threading.Thread(target=wait, daemon=True, name="lifeline").start()
 
 
-def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings) -> NoReturn:
+def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings, ending: _Ending) -> NoReturn:
     stop = _Stop(pid, settings)
     for number in _PASSED_ON:
         signal.signal(number, stop.on_signal)
@@ -129,7 +133,9 @@ def _guard(pid: int, logs: list[_Log], wake: int, waker: int, settings: Settings
     clean = _end_the_rest(settings)
     for log in logs:
         log.finish()
-    _exit_as(status if clean else UNCLEAN << 8)
+    status = status if clean else UNCLEAN << 8
+    ending.write(status)
+    _exit_as(status)
 
 
 def _watch(pid: int, logs: list[_Log], wake: int, stop: _Stop) -> int | None:
@@ -263,6 +269,24 @@ class _Log:
         with contextlib.suppress(OSError):
             if self._fd >= 0 and self._size > self._head + self._tail + 200:
                 self._compact()
+
+
+class _Ending:
+    """How the worker ended, in a file that has its full length from the start: a full disk takes it as well."""
+
+    def __init__(self, path: str, run: str) -> None:
+        self._run, self._fd = run, -1
+        with contextlib.suppress(OSError):
+            self._fd = os.open(path, _NEW, 0o644)
+            self._put("runs")
+
+    def _put(self, how: str) -> None:
+        os.pwrite(self._fd, f"{self._run} {how:<10}\n".encode(), 0)
+
+    def write(self, status: int) -> None:
+        signalled = os.WIFSIGNALED(status)
+        with contextlib.suppress(OSError):
+            self._put(f"signal {os.WTERMSIG(status)}" if signalled else f"exit {os.WEXITSTATUS(status)}")
 
 
 def _end_group(worker: int) -> None:

@@ -19,11 +19,19 @@ from orchestrator import identity
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import Wait
 from orchestrator.core.model import Effect, ErrorClass, Json, Outcome, StepStatus, TaskSpec
-from orchestrator.errors import OrchestratorError, StepConflict, StepFailed, StepUncertain, SyncFailed, UnknownSkill
+from orchestrator.errors import (
+    Exhausted,
+    OrchestratorError,
+    StepConflict,
+    StepFailed,
+    StepUncertain,
+    SyncFailed,
+    UnknownSkill,
+)
 from orchestrator.store import Paths, read_spec
 from orchestrator.takeover import continue_attempt
 from orchestrator.worker import checklist_runner, skills
-from orchestrator.worker.step import storable
+from orchestrator.worker.step import storable, text_of
 from orchestrator.worker.task import Task
 from orchestrator.writer import TaskWriter
 
@@ -56,7 +64,7 @@ def run(
     attempt = _Attempt(writer, cgroup, resolve)
     try:
         return attempt.run()
-    except (OSError, SyncFailed) as error:
+    except (OSError, SyncFailed, Exhausted) as error:
         traceback.print_exc()
         if _code(error) == DISK:
             print(f"the disk does not take what is to be written: {error}", file=sys.stderr)
@@ -93,7 +101,7 @@ class _Attempt:
         except SystemExit as error:  # in a task of the skill's own: asyncio lets it through at once
             return _exit_code(error)
         except OrchestratorError as error:
-            if isinstance(error, SyncFailed):
+            if isinstance(error, SyncFailed | Exhausted):
                 raise
             return self._end(Outcome.FAILED, error.what, hint=error.hint)
 
@@ -194,6 +202,9 @@ class _Attempt:
         if task.broken is not None:
             raise task.broken
         first = _leaves(error)
+        exhausted = next((e for e in first if isinstance(e, Exhausted)), None)
+        if exhausted is not None:  # a fresh worker has none open
+            raise exhausted
         for kind in (StepUncertain, StepConflict, StepFailed):
             found = next((e for e in first if isinstance(e, kind)), None)
             if found is not None:
@@ -239,9 +250,11 @@ class _Attempt:
         try:
             path = None if result is None else self._writer.store_result(storable(result))
         except Exception as error:
-            if isinstance(error, OSError | SyncFailed):
+            if isinstance(error, OSError | SyncFailed | Exhausted):
                 raise
-            return self._end(Outcome.FAILED, f"the skill's own result: {error}", error_class=ErrorClass.VALIDATION)
+            return self._end(
+                Outcome.FAILED, f"the skill's own result: {text_of(error)}", error_class=ErrorClass.VALIDATION
+            )
         if any(state.status is StepStatus.UNCERTAIN for state in self._writer.snapshot.steps.values()):
             return self._wait_for_person()
         for state in list(self._writer.snapshot.steps.values()):
@@ -302,5 +315,5 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _said(error: BaseException) -> str:
-    text = str(error)
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -54,12 +54,20 @@ _CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (
 HOPELESS = frozenset({ErrorClass.VALIDATION, ErrorClass.DEPENDENCY})
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says of itself; one of the skill's own may not even be able to."""
+    try:
+        return str(error)
+    except Exception as broken:
+        return f"(it cannot be told: its text raised {type(broken).__name__})"
+
+
 def describe(error: BaseException) -> StepError:
     """The error as it is written down: class, type, message (at most 2,000 characters), fingerprint."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     kind = next((c for t, c in _CLASSES if isinstance(error, t)), ErrorClass.RUNTIME)
-    message = str(error)[:2000] or type(error).__name__
+    message = text_of(error)[:2000] or type(error).__name__
     return StepError(kind, type(error).__name__, message, error_fingerprint(kind, type(error).__name__, message))
 
 
@@ -111,7 +119,7 @@ def previous_notes(writer: TaskWriter, state: StepState | None) -> str:
 
 def storable(result: Any) -> Json:
     """The result as JSON hands it back: the same on the first run and on every replay. Raises NotStorable."""
-    if result is None or type(result) in (bool, str):  # not their subclasses: an enum would come back as plain text
+    if result is None or type(result) is bool or (type(result) is str and result.isascii()):  # no enum, which is a str
         return result
     try:
         if _depth(result) > DEPTH:

@@ -20,7 +20,7 @@ from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import Check, Conflict, GiveUp, HandBack, Reopen, RunTry
 from orchestrator.core.model import Effect, Json, StepError, StepId, StepStatus, TaskSpec
 from orchestrator.core.snapshot import StepState
-from orchestrator.errors import NotDone, StepFailed, StepUncertain, SyncFailed, UsageError
+from orchestrator.errors import Exhausted, NotDone, StepFailed, StepUncertain, SyncFailed, UsageError
 from orchestrator.store import Paths
 from orchestrator.worker import call as call_
 from orchestrator.worker import children
@@ -250,7 +250,7 @@ class Task(Conversation):
             await self._go("stuck")
             raise
         except Exception as error:
-            if self.broken is not None:
+            if self.broken is not None or isinstance(error, Exhausted):
                 raise
             self._failed(call, step, error)
             await anyio.sleep(self._pause(step.label))
@@ -385,5 +385,5 @@ class Task(Conversation):
 
     def _settle(self) -> None:
         self._settling = False
-        with contextlib.suppress(OSError, SyncFailed), self._disk():
+        with contextlib.suppress(OSError, SyncFailed, Exhausted), self._disk():
             self._writer.settle()
