@@ -20,8 +20,8 @@ help: ## list the targets
 demo: .venv/.done ## run the demonstration
 	@$(BIN)/orchestrator demo
 
-test: lint ## lint, types, all tests (PYTEST_ARGS="-m 'not slow'" for the quick ones)
-	@$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+test: lint ## lint, types, all tests, several at once (PYTEST_ARGS="-m 'not slow'" for the quick ones, "-n 0" one by one)
+	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
 
 lint: .venv/.done ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import anyio
@@ -17,9 +17,21 @@ import pytest
 SESSION_VARIABLE = "ORCHESTRATOR_TEST_SESSION"
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
 
+
+def _session(environment: Mapping[str, str]) -> str:
+    """An id for this test session; a process of pytest-xdist adds its own name to the id of the whole."""
+    if worker := environment.get("PYTEST_XDIST_WORKER"):
+        return f"{environment[SESSION_VARIABLE]}.{worker}"
+    return uuid.uuid4().hex
+
+
 #: Set before any test runs and inherited by every worker (its environment passes ORCHESTRATOR_* through), so that a
 #: process left behind can be told from one that another test session on this machine has started.
-SESSION = os.environ[SESSION_VARIABLE] = uuid.uuid4().hex
+SESSION = os.environ[SESSION_VARIABLE] = _session(os.environ)
+
+#: What a test writes where it makes both an attempt and a process of it itself. Whoever ends an attempt ends all that
+#: carry its token, so a word that another test process uses at the same time would end that one's.
+TOKEN = f"token of {SESSION}"
 
 #: How long a process that is just dying may take before it counts as left behind.
 GRACE_SECONDS = 5.0
@@ -74,7 +86,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 def workers_of(session: str) -> list[psutil.Process]:
-    """The living processes that carry a worker's token and this test session's id in their environment."""
+    """The living processes whose environment has a worker's token and this session's id, or that of a part of it."""
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_worker(process, session)]
 
 
@@ -82,7 +94,7 @@ def _is_worker(process: psutil.Process, session: str) -> bool:
     try:
         environment = process.environ()
         return (
-            environment.get(SESSION_VARIABLE) == session
+            f"{environment.get(SESSION_VARIABLE)}.".startswith(f"{session}.")
             and TOKEN_VARIABLE in environment
             and process.status() != psutil.STATUS_ZOMBIE
         )
@@ -95,11 +107,26 @@ def find_workers() -> Callable[[str], list[psutil.Process]]:
     return workers_of
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Twice the processors, for a test mostly waits for what it started; not more than a disk can sync for."""
+    return min(2 * len(os.sched_getaffinity(0)), 8)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first: one that began last would be waited for alone."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 _left = pytest.StashKey[list[str]]()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the session when a worker outlives it; end what was left, so that no machine fills up with it."""
+    """Fail the session when a worker outlives it; end what was left, so that no machine fills up with it.
+
+    Where several processes test, the one that started them looks, for all of them, when they are through.
+    """
+    if hasattr(session.config, "workerinput"):
+        return
     psutil.wait_procs(workers_of(SESSION), timeout=GRACE_SECONDS)
     left = workers_of(SESSION)
     session.config.stash[_left] = [_describe(process) for process in left]

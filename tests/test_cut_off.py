@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import TOKEN
 from kit import recover, until
 from replaying import SkillFile, checklist, entries, snapshot
 
@@ -196,12 +197,12 @@ async def test_a_worker_that_is_stopped_as_soon_as_it_lives_spends_no_life_of_it
     skill.write('say("loaded"); await task.step("send", work, "one", effect="once")')
     where, lock = workspace.create(str(root), resolve(f"{skill.path}:skill", name="replayed"), time.time)
     task = take_over(where, time.time)
-    run = task.begin_attempt(token="t", cgroup=None, deaths=3)
+    run = task.begin_attempt(token=TOKEN, cgroup=None, deaths=3)
     task.close()
     said = {"workspace": where.directory, "run": run, "lock_fd": lock, "cgroup": None}
     said |= {"output_bytes": 10_000, "grace_seconds": 20.0, "life_seconds": None}
     words = [sys.executable, "-c", _STOPPED_AT_ONCE.format(name=name), json.dumps(said)]
-    with subprocess.Popen(words, pass_fds=(lock,), env={**os.environ, "ORCHESTRATOR_TOKEN": "t"}) as worker:
+    with subprocess.Popen(words, pass_fds=(lock,), env={**os.environ, "ORCHESTRATOR_TOKEN": TOKEN}) as worker:
         os.close(lock)
         await until(lambda: worker.poll() is not None, "the worker has ended")
     assert [a.closed for a in snapshot(where).attempts] == ["stopped"]

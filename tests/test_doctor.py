@@ -16,7 +16,7 @@ from typing import Any
 import kit
 import pytest
 from cli_door import Cli
-from conftest import Ledger
+from conftest import TOKEN, Ledger
 from test_explain import GONE, asks, damaged, ends, interrupted, make
 
 from orchestrator import Coordinator, containment, doctor, files, mounts, recovery, store, surroundings, workspace
@@ -152,7 +152,7 @@ async def test_a_task_that_is_worked_on_is_no_finding_and_is_not_touched(
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
-def over(root: Path, token: str = "the mark") -> Paths:
+def over(root: Path, token: str = TOKEN) -> Paths:
     """A task that has ended, whose only attempt had this token."""
     where, lock = workspace.create(str(root), TaskSpec("the work", "python", "module:skill"), time.time)
     task = take_over(where, time.time)
@@ -166,7 +166,7 @@ def over(root: Path, token: str = "the mark") -> Paths:
 
 def test_a_process_that_outlived_its_task_is_found_and_ended(root: Path) -> None:
     where = over(root)
-    with living(root, "the mark") as stray:
+    with living(root, TOKEN) as stray:
         assert str(stray.pid) in examined(root)["stray", where.task_id].what
         (line,) = mended(root)
         assert line.startswith(f"{where.task_id}: ended process {stray.pid}: ")
@@ -176,7 +176,7 @@ def test_a_process_that_outlived_its_task_is_found_and_ended(root: Path) -> None
 
 def test_a_worker_that_has_just_ended_gets_its_grace(root: Path) -> None:
     over(root)
-    with living(root, "the mark") as worker:
+    with living(root, TOKEN) as worker:
         assert [one for one in doctor.examine(str(root), time.time) if one.code == "stray"] == []
         assert not [line for line in doctor.mend(str(root), time.time) if "ended process" in line]
         assert worker.poll() is None
@@ -189,7 +189,7 @@ def test_a_process_of_another_root_is_never_touched_though_a_copied_task_has_its
     over(root)
     other = tmp_path / "other root"
     shutil.copytree(root, other)
-    with living(root if named == "another root" else None, "the mark") as theirs:
+    with living(root if named == "another root" else None, TOKEN) as theirs:
         assert examined(other) == {}
         assert mended(other) == []
         assert theirs.poll() is None
@@ -197,7 +197,10 @@ def test_a_process_of_another_root_is_never_touched_though_a_copied_task_has_its
 
 def test_a_worker_whose_task_is_gone_is_found_by_its_arguments_and_ended(root: Path) -> None:
     workspace_of = f"{root}/task-20260101-000000-001"
-    with living(None, "m1", f'{{"workspace": "{workspace_of}", "x": 1}}') as orphan, living(root, "m2") as unplaced:
+    with (
+        living(None, f"{TOKEN} 1", f'{{"workspace": "{workspace_of}", "x": 1}}') as orphan,
+        living(root, f"{TOKEN} 2") as unplaced,
+    ):
         assert [code for code, _ in examined(root)] == ["orphan"]
         assert [line for line in mended(root) if str(orphan.pid) in line]
         assert orphan.wait(10) == -9
@@ -209,7 +212,7 @@ def test_a_stray_that_keeps_the_lock_of_a_dead_worker_is_ended_and_the_task_can_
     lock = files.lock_directory(where.directory)
     assert lock is not None
     code = "import sys; print('up', flush=True); sys.stdin.read()"
-    environment = os.environ | {"ORCHESTRATOR_TOKEN": "none", "ORCHESTRATOR_ROOT": str(root)}
+    environment = os.environ | {"ORCHESTRATOR_TOKEN": TOKEN, "ORCHESTRATOR_ROOT": str(root)}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=(lock,)
     ) as stray:

@@ -14,7 +14,7 @@ from pathlib import Path
 import kit
 import pytest
 from cli_door import Cli
-from conftest import Ledger
+from conftest import TOKEN, Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def make(root: Path, change: Callable[[TaskWriter], None] | None = None) -> Path
     where, lock = workspace.create(str(root), TaskSpec("the work", "python", "module:skill"), time.time)
     if change is not None:
         task = take_over(where, time.time)
-        task.begin_attempt(token="none")
+        task.begin_attempt(token=TOKEN)
         task.started(worker=GONE, guard=GONE)
         task.plan([StepId("one"), StepId("two")])
         task.begin_try(StepId("one"), 1, effect="idempotent", args="")
@@ -189,7 +189,7 @@ def test_a_task_whose_budget_is_spent_is_not_promised_another_attempt(root: Path
     def thrice(task: TaskWriter) -> None:
         crashed(task)
         for _ in range(2):
-            task.begin_attempt(token="none")
+            task.begin_attempt(token=TOKEN)
             task.started(worker=GONE, guard=GONE)
             task.close_attempt("crashed", exit=1)
 
@@ -264,7 +264,7 @@ async def test_a_dead_workers_stray_that_keeps_the_lock_is_told_from_a_coordinat
     where = make(root, interrupted)
     lock = files.lock_directory(where.directory)
     assert lock is not None
-    environment = os.environ | ({"ORCHESTRATOR_TOKEN": "none"} if marked else {})
+    environment = os.environ | ({"ORCHESTRATOR_TOKEN": TOKEN} if marked else {})
     command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, pass_fds=(lock,)
@@ -394,7 +394,7 @@ def test_a_worker_elsewhere_is_not_taken_for_dead(root: Path) -> None:
     far = Identity(1, 1, "boot", "pid:[1]", "another-host")
 
     def elsewhere(task: TaskWriter) -> None:
-        task.begin_attempt(token="none")
+        task.begin_attempt(token=TOKEN)
         task.started(worker=list(far), guard=list(far))
 
     said = explained(make(root, elsewhere))

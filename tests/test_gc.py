@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cli_door import DATA, USAGE, Cli
+from conftest import TOKEN
 
 from orchestrator import clearing, files, mounts, store, workspace
 from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
@@ -30,7 +31,7 @@ def make(root: Path, outcome: Outcome | None = Outcome.COMPLETED, *, days: float
     spec = TaskSpec("the work", "python", "module:skill", parent=parent or None)
     where, lock = workspace.create(str(root), spec, lambda: then)
     task = take_over(where, lambda: then)
-    task.begin_attempt(token=f"token of {where.task_id}")
+    task.begin_attempt(token=TOKEN)
     task.begin_try(StepId("one"), 1, effect="idempotent", args="")
     if outcome is not None:
         task.commit("one", StepStatus.FAILED if outcome is Outcome.FAILED else StepStatus.DONE)
@@ -190,7 +191,7 @@ def test_a_task_that_somebody_holds_stays(root: Path) -> None:
 
 def test_a_task_of_which_a_process_lives_stays(root: Path) -> None:
     where = make(root)
-    environment = os.environ | {"ORCHESTRATOR_TOKEN": f"token of {where.task_id}"}
+    environment = os.environ | {"ORCHESTRATOR_TOKEN": TOKEN}
     command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
         assert child.stdout is not None

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,7 +57,7 @@ class Guarded:
         self.process = subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, json.dumps(settings), code, str(file_size)],
             cwd=self._directory,
-            env={**os.environ, "ORCHESTRATOR_TOKEN": f"guard-{self._directory.name}"},
+            env={**os.environ, "ORCHESTRATOR_TOKEN": uuid.uuid4().hex},
             start_new_session=True,
         )
         return self.process

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -446,6 +447,9 @@ def tracked_files() -> list[Path]:
     return [path for path in visible if path.is_file() and path.relative_to(REPOSITORY).parts[0] != "workspaces"]
 
 
+pytestmark = pytest.mark.xdist_group("house")
+
+
 @pytest.fixture(scope="module")
 def house() -> list[Module]:
     modules = read(REPOSITORY / PACKAGE)
@@ -642,12 +646,15 @@ def test_public_names_are_read_from_both_sides() -> None:
 
 def test_a_worker_left_behind_by_a_test_is_found(find_workers: Callable[[str], list[object]]) -> None:
     """The search at the end of the session (conftest.py), on a process that waits for its stdin to close."""
-    session = f"planted-{os.getpid()}"
-    environment = os.environ | {"ORCHESTRATOR_TEST_SESSION": session, "ORCHESTRATOR_TOKEN": "t"}
+    session = f"planted-{uuid.uuid4().hex}"
+    part = f"{session}.gw1"  # as a process of pytest-xdist calls its own
+    environment = os.environ | {"ORCHESTRATOR_TEST_SESSION": part, "ORCHESTRATOR_TOKEN": session}
     command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
-        assert [getattr(process, "pid", None) for process in find_workers(session)] == [child.pid]
-        assert find_workers("another session") == []
+        for whole_or_part in (session, part):
+            assert [getattr(process, "pid", None) for process in find_workers(whole_or_part)] == [child.pid]
+        for other in ("another session", f"{session}.gw", f"{session}.gw10"):
+            assert find_workers(other) == []
     assert find_workers(session) == []

@@ -192,6 +192,9 @@ def _recording_swap(layer: RecordingOs, swap: Callable[[str, str], bool]) -> Cal
     return recorded
 
 
+pytestmark = pytest.mark.xdist_group("system calls")
+
+
 @pytest.fixture(scope="module", params=["strace", "wrapped"])
 def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trace]:
     root = tmp_path_factory.mktemp("work spaces ü")
