@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from orchestrator import containment, recovery, store, workspace
+from orchestrator import containment, recovery, store, strays, workspace
 from orchestrator.core.model import Outcome
 from orchestrator.errors import OrchestratorError
 from orchestrator.store import Clock, Look, Paths
+from orchestrator.strays import AtLarge
 
 #: Ends after which nobody comes back to a task.
 ENDED = frozenset({Outcome.COMPLETED, Outcome.CANCELLED})
@@ -98,6 +99,9 @@ def remove(root: str, found: list[Candidate], rule: Rule) -> Iterator[Candidate]
     """Remove what was listed, as far as it still may go. What keeps one from going keeps no other."""
     for one in found:
         try:
+            where = store.paths(root, one.id)
+            if rule.allows(where):
+                strays.end(where, AtLarge.of(root), rule.now)
             workspace.remove(root, one.id, lambda where: rule.allows(where) and not _lives(where))
             yield replace(one, removed=True)
         except OrchestratorError as error:

@@ -84,6 +84,18 @@ def empty_ones(now: float, base: str | None = None, seconds: float = 60.0) -> li
     return sorted(found)
 
 
+def all_of_workers(base: str | None = None) -> list[str]:
+    """The cgroups of workers that there are, beside our own."""
+    base = base or (_cgroup_base() if means.has("cgroup") else None)
+    with contextlib.suppress(OSError):
+        return [entry.path for entry in os.scandir(base) if entry.name.startswith(_PREFIX)] if base else []
+    return []
+
+
+def token_of(cgroup: str) -> str:
+    return os.path.basename(cgroup).removeprefix(_PREFIX)
+
+
 def kill_cgroup(cgroup: str, seconds: float) -> bool:
     """Kill all that is in a cgroup and remove it. True when it is gone within the time."""
     deadline = time.monotonic() + seconds

@@ -36,6 +36,7 @@ from orchestrator.store import (
     task_ids,
     told,
 )
+from orchestrator.strays import AtLarge
 from orchestrator.supervision import LOCK_LOOK_SECONDS, Supervisor
 from orchestrator.watching import Watch
 
@@ -163,14 +164,15 @@ class Coordinator(Supervisor):
         await _thread(workspace.sweep_staging, self.root)
         wheres = [paths(self.root, task_id) for task_id in ids or await _thread(task_ids, self.root)]
         found: dict[str, Recovery] = {}
+        at_large = await _thread(AtLarge.of, self.root)
         async with anyio.create_task_group() as group:
             for where in wheres:
-                group.start_soon(self._recover, where, found)
+                group.start_soon(self._recover, where, found, at_large)
         return [found[where.task_id] for where in wheres]
 
-    async def _recover(self, where: Paths, found: dict[str, Recovery]) -> None:
+    async def _recover(self, where: Paths, found: dict[str, Recovery], at_large: AtLarge) -> None:
         try:
-            found[where.task_id], lock = await _thread(recovery.claim, where)
+            found[where.task_id], lock = await _thread(recovery.claim, where, at_large)
             if lock is not None:
                 await self.adopt(where, lock)
         except Exhausted:

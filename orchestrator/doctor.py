@@ -12,18 +12,13 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from orchestrator import containment, files, holders, identity, inspection, recovery, store, workspace
-from orchestrator.core.snapshot import Snapshot
+from orchestrator import containment, files, holders, identity, inspection, recovery, store, strays, workspace
 from orchestrator.errors import OrchestratorError
 from orchestrator.findings import Finding
 from orchestrator.holders import Seen
 from orchestrator.store import Clock, Look, Paths
 from orchestrator.takeover import take_over
-
-#: After its end a worker has its grace to be gone; a process that is there still, so much later, is a finding.
-GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +64,9 @@ def _task(room: Room, where: Paths, known: set[str]) -> Iterator[Finding]:
             return
     seen = store.look(where)
     known |= {attempt.token for attempt in seen.snapshot.attempts}
-    strays = strays_of(room, seen)
-    if strays:
-        pids = ", ".join(str(stray.pid) for stray in strays)
+    left = strays_of(room, seen)
+    if left:
+        pids = ", ".join(str(stray.pid) for stray in left)
         ended = "has ended" if seen.snapshot.end is not None else "has no worker"
         yield Finding("tasks", "mend", "stray", f"it {ended}, and processes of it live: {pids}", _FIX, where.task_id)
     yield from _standing(room, where, seen)
@@ -136,23 +131,8 @@ def strays_of(room: Room, seen: Look) -> list[Seen]:
 
     Only such as name this root themselves; none while the worker lives, or when that cannot be known.
     """
-    marks = {attempt.token for attempt in _over(seen.snapshot, room.now) if attempt.token}
+    marks = {attempt.token for attempt in strays.over(seen.snapshot, room.now) if attempt.token}
     return [process for process in room.ours if process.token in marks]
-
-
-def _over(snapshot: Snapshot, now: float) -> Iterator[Any]:
-    """The attempts of which no process may be left."""
-    yield from snapshot.attempts[:-1]  # a further one was begun only when all of these were dead
-    last = snapshot.attempt
-    if last is not None and last.closed is None and _both_dead(last):
-        yield last
-    if last is not None and last.closed is not None and now - store.seconds_of(snapshot.last_at) > GRACE_SECONDS:
-        yield last
-
-
-def _both_dead(attempt: Any) -> bool:
-    """Worker and guard have said who they are, and are known to be dead."""
-    return all(who is not None and identity.alive(who) is False for who in (attempt.identity, attempt.guard))
 
 
 def _orphans(room: Room, known: set[str]) -> Iterator[Finding]:

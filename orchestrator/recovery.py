@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import files, identity, store
+from orchestrator import files, identity, store, strays
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
 from orchestrator.core.model import Announcement, Outcome, StepError, StepStatus, WorkerExit
 from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import Damaged, OrchestratorError, SyncFailed
 from orchestrator.store import Look, Paths
+from orchestrator.strays import AtLarge
 
 if TYPE_CHECKING:
     from orchestrator.writer import TaskWriter
@@ -60,14 +62,18 @@ def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
     return Recovery(where.task_id, "damaged", None, what)
 
 
-def claim(where: Paths) -> tuple[Recovery, int | None]:
+def claim(where: Paths, at_large: AtLarge | None = None) -> tuple[Recovery, int | None]:
     """Tell what is to be done, and take the task's lock when there is something to do.
+
+    Of a task that nobody goes on with, what a killed guard left alive is ended; `at_large` is where that is looked for,
+    when the caller looks at many tasks.
 
     The lock is None for a task that is alive elsewhere, or that has ended, or waits for a person, and has nothing to
     be taken over: no order, no edit of its task.md.
     """
     said = inspect(where)
     if said.action in ("waits", "ended") and not said.news and (said.action == "waits" or _face_is_right(where, said)):
+        strays.end(where, at_large or AtLarge.of(os.path.dirname(where.directory)), time.time())
         return said, None
     problem = _problem(where) if said.action in ("damaged", "resumed") else None
     if problem is not None:

@@ -26,6 +26,7 @@ from orchestrator.core.model import Announcement
 from orchestrator.errors import OrchestratorError, RootUnusable
 from orchestrator.recovery import Recovery
 from orchestrator.store import Paths, look, task_ids
+from orchestrator.strays import AtLarge
 from orchestrator.supervision import Supervisor
 from orchestrator.watching import Watch
 
@@ -97,6 +98,7 @@ class Serving:
         self._failures: dict[str, int] = {}
         self._told: dict[str, tuple[str, str]] = {}
         self._wake = anyio.Event()
+        self._at_large: AtLarge | None = None
 
     async def run(self) -> None:
         self._log.info("serving", root=self._root, pid=os.getpid())
@@ -124,6 +126,7 @@ class Serving:
         workspace.sweep_staging(self._root)
         ids, now = task_ids(self._root), time.monotonic()
         found: list[tuple[Paths, Signature]] = []
+        self._at_large = AtLarge.of(self._root)
         for task_id in ids:
             if task_id in self._busy:
                 continue
@@ -157,7 +160,7 @@ class Serving:
     async def _attend(self, where: Paths, mark: Signature) -> None:
         """One task: find out what it needs, and see to it. What goes wrong stays with this task."""
         try:
-            said, lock = await _thread(recovery.claim, where)
+            said, lock = await _thread(recovery.claim, where, self._at_large)
             if lock is None and (said.action != "alive" or await _thread(_is_elsewhere, where)):
                 self._set_aside(where, mark, said)
                 return

@@ -95,15 +95,18 @@ class DyingLayer:
 
 def install(directory: Path) -> None:
     """Put the layer in place, then wait at the gate."""
+    put_in_place(DyingLayer(directory))
+    if (directory / "gate").exists() and not (directory / "hit").exists():
+        (directory / "gate").read_bytes()
+
+
+def put_in_place(layer: DyingLayer) -> None:
     from orchestrator import files
 
-    layer = DyingLayer(directory)
     swap, datasync = files._swap, files._datasync
     files.os = layer  # type: ignore[assignment]
     files._swap = lambda one, other: layer.do(layer.phase_of("swap", other), lambda: swap(one, other))
     files._datasync = lambda fd: layer.do(layer.phase_of("sync", "journal.jsonl"), lambda: datasync(fd))
-    if (directory / "gate").exists() and not (directory / "hit").exists():
-        (directory / "gate").read_bytes()
 
 
 def install_as_ordered() -> None:

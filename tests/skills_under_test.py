@@ -194,6 +194,18 @@ async def leaves_a_grandchild(task: Any, ledger: str, gate: str) -> None:
     await task.step("start", start)
 
 
+async def leaves_a_stray(task: Any, ledger: str, asks: bool = False) -> None:
+    """Leaves a process behind and a guard that is stopped: it cannot end it."""
+
+    def start() -> None:
+        subprocess.run(["sh", "-c", f"setsid sleep 300 & echo sleeps $! >> '{ledger}'"], check=True)
+        os.kill(os.getppid(), signal.SIGSTOP)
+
+    await task.step("start", start)
+    if asks:
+        await task.ask("what now?")
+
+
 CHECKS: dict[str, Any] = {
     "done": lambda: Done("sent by the first try"),
     "true": lambda: True,

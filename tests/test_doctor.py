@@ -19,7 +19,18 @@ from cli_door import Cli
 from conftest import TOKEN, Ledger
 from test_explain import GONE, asks, damaged, ends, interrupted, make
 
-from orchestrator import Coordinator, containment, doctor, files, mounts, recovery, store, surroundings, workspace
+from orchestrator import (
+    Coordinator,
+    containment,
+    doctor,
+    files,
+    identity,
+    mounts,
+    recovery,
+    store,
+    surroundings,
+    workspace,
+)
 from orchestrator.core.model import Outcome, TaskSpec
 from orchestrator.findings import Finding
 from orchestrator.store import Paths
@@ -152,12 +163,12 @@ async def test_a_task_that_is_worked_on_is_no_finding_and_is_not_touched(
 # -- processes -------------------------------------------------------------------------------------------------------
 
 
-def over(root: Path, token: str = TOKEN) -> Paths:
+def over(root: Path, token: str = TOKEN, guard: Any = GONE) -> Paths:
     """A task that has ended, whose only attempt had this token."""
     where, lock = workspace.create(str(root), TaskSpec("the work", "python", "module:skill"), time.time)
     task = take_over(where, time.time)
     task.begin_attempt(token=token)
-    task.started(worker=GONE, guard=GONE)
+    task.started(worker=GONE, guard=guard)
     task.end(task.announcement(Outcome.COMPLETED, ""))
     task.close()
     os.close(lock)
@@ -175,7 +186,7 @@ def test_a_process_that_outlived_its_task_is_found_and_ended(root: Path) -> None
 
 
 def test_a_worker_that_has_just_ended_gets_its_grace(root: Path) -> None:
-    over(root)
+    over(root, guard=list(identity.mine()))
     with living(root, TOKEN) as worker:
         assert [one for one in doctor.examine(str(root), time.time) if one.code == "stray"] == []
         assert not [line for line in doctor.mend(str(root), time.time) if "ended process" in line]

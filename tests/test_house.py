@@ -40,12 +40,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "core", "files", "means", "mounts", "watching", "containment", "workspace", "findings"),
     ),
     "inspection": ("errors", "core", "files", "store", "orders", "identity", "holders"),
+    "strays": ("errors", "core", "files", "store", "identity", "containment", "holders"),
     "doctor": (
         *("errors", "core", "files", "store", "takeover", "recovery", "workspace", "identity", "containment"),
-        *("holders", "inspection", "findings"),
+        *("holders", "inspection", "findings", "strays"),
     ),
-    "clearing": ("errors", "core", "store", "recovery", "workspace", "containment", "inspection"),
-    "serving": ("errors", "core", "store", "recovery", "workspace", "watching", "supervision"),
+    "clearing": ("strays", "errors", "core", "store", "recovery", "workspace", "containment", "inspection"),
+    "serving": ("strays", "errors", "core", "store", "recovery", "workspace", "watching", "supervision"),
     "directories": (),
     "reading": ("errors",),
     "files": ("errors", "means", "directories", "reading"),
@@ -66,7 +67,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "writer": ("errors", "core", "files", "store", "face", "ledger", "report"),
     "orders": ("errors", "core", "files", "store", "writer"),
     "takeover": ("errors", "core", "files", "store", "writer", "rebuilding"),
-    "recovery": ("errors", "core", "files", "store", "writer", "identity", "orders"),
+    "recovery": ("strays", "errors", "core", "files", "store", "writer", "identity", "orders"),
     "workspace": ("errors", "core", "files", "store", "mounts"),
     "repairing": ("errors", "core", "files", "store"),
     "copying": ("files",),
@@ -85,7 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "recovery", "orders"),
     ),
     "coordinator": (
-        *("supervision", "family"),
+        *("supervision", "family", "strays"),
         *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "recovery"),
         *("orders", "workspace", "watching"),
     ),
@@ -103,7 +104,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp_server": ("compose", "config", "errors", "core", "store", "report"),  # to come
     "cli": (
         *("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
-        *("inspection", "doctor", "surroundings", "findings", "clearing", "serving"),
+        *("inspection", "doctor", "surroundings", "findings", "clearing", "serving", "strays"),
         *("files", "identity", "containment", "recovery", "workspace", "templates", "skillfiles", "skillinstall"),
         *("adoption", "repairing", "resolving"),
     ),

@@ -15,6 +15,7 @@ from orchestrator import files, recovery, store
 from orchestrator.errors import Exhausted, NotRunning, OrchestratorError
 from orchestrator.recovery import Recovery
 from orchestrator.store import Paths
+from orchestrator.strays import AtLarge
 
 if TYPE_CHECKING:
     from orchestrator.core.model import TaskSpec
@@ -58,7 +59,8 @@ def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool,
         from orchestrator import workspace
 
         workspace.sweep_staging(root)
-    found = [_one(where, dry_run) for where in wheres]
+    at_large = AtLarge.of(root) if wheres and not dry_run else None
+    found = [_one(where, at_large) for where in wheres]
     open_ones = [w for w, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")]
     if not as_json:
         _print(found, root, dry_run)
@@ -75,12 +77,12 @@ def _json(said: Recovery, end: tuple[int, dict[str, Any] | None] | None) -> dict
     return told if end is None else {**told, "announcement": end[1]}
 
 
-def _one(where: Paths, dry_run: bool) -> Recovery:
-    """One task; whatever is wrong with it never hides the others (fault 53)."""
+def _one(where: Paths, at_large: AtLarge | None) -> Recovery:
+    """One task; whatever is wrong with it never hides the others (fault 53). Without `at_large` it is a dry run."""
     try:
-        if dry_run:
+        if at_large is None:
             return recovery.inspect(where)
-        said, lock = recovery.claim(where)
+        said, lock = recovery.claim(where, at_large)
         if lock is not None and said.news:  # now: whoever asks next must not be told what was before them
             lock = _put_in_order(where, lock)
         if lock is not None:
