@@ -17,7 +17,7 @@ from orchestrator.core.checklist import Checklist
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
-    *(f"docs/{name}.md" for name in ("python", "skills", "protocol", "isolation", "errors", "faults")),
+    *(f"docs/{name}.md" for name in ("python", "skills", "protocol", "isolation", "errors", "faults", "durability")),
 )
 RUN = ("README.md", "docs/python.md", "docs/skills.md")
 
