@@ -11,7 +11,7 @@ HAS_PIP := import sys, pip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint soak bench wheel venv clean
+.PHONY: help demo test lint soak bench wheel mutants venv clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -38,6 +38,11 @@ bench: .venv/.done ## run every benchmark
 
 wheel: .venv/.done ## build the wheel into dist/
 	@$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+
+mutants: .venv/.done ## change the product on purpose, and see that the tests notice (docs/mutants.md)
+	@PYTHONPATH=tests $(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY)) $(if $(MODULE),--module $(MODULE)) \
+		$(if $(NAME),--name "$(NAME)") $(if $(ALL),--all) $(if $(FRESH),--fresh) $(if $(WRITE),--write) \
+		$(if $(JOBS),--jobs $(JOBS))
 
 venv: .venv/.done ## make the environment
 

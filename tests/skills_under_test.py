@@ -231,6 +231,17 @@ async def sends_once(task: Any, ledger: str, check: str = "", after_a_failure: b
     return await task.step("send", send, effect="once", check=CHECKS.get(check))
 
 
+async def raises_once(task: Any, ledger: str) -> None:
+    """A step that must not happen twice, and raises: nobody knows whether it did before."""
+    entries = Entries(ledger)
+
+    def send() -> None:
+        entries.began()
+        raise ConnectionError("the answer did not come")
+
+    await task.step("send", send, effect="once")
+
+
 async def takes_its_journal_with_it(task: Any, ledger: str) -> None:
     """A step that loses the journal, and its worker, each time it is tried."""
     entries = Entries(ledger)
