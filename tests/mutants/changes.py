@@ -34,9 +34,15 @@ class Mutant:
 
 
 def named(table: Path = NAMED, repository: Path = REPOSITORY) -> list[Mutant]:
-    """All named mutants. Raises DoesNotApply for the first that fits no more."""
-    rows = tomllib.loads(table.read_text())["mutant"]
-    found = [_named(row, repository) for row in rows]
+    """All named mutants. Raises DoesNotApply when some fit no more, and names them all."""
+    found, wrong = [], []
+    for row in tomllib.loads(table.read_text())["mutant"]:
+        try:
+            found.append(_named(row, repository))
+        except DoesNotApply as error:
+            wrong.append(str(error))
+    if wrong:
+        raise DoesNotApply("\n".join(wrong))
     twice = {m.name for m in found if sum(m.name == other.name for other in found) > 1}
     if twice:
         raise DoesNotApply(f"more than one mutant has the name {sorted(twice)}")
