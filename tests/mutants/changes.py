@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
@@ -88,6 +89,11 @@ def key(mutant: Mutant, tests: Sequence[str], repository: Path = REPOSITORY) -> 
     """What a result is kept under: it holds until the changed file, or one of the tests, is another."""
     digest = hashlib.sha256(f"{mutant.name}\0{mutant.path}\0{mutant.mutated}".encode())
     for test in tests:
-        path = repository / test.partition("::")[0]
-        digest.update(test.encode() + (path.read_bytes() if path.is_file() else b""))
+        digest.update(test.encode() + _content(repository / test.partition("::")[0]))
     return digest.hexdigest()[:16]
+
+
+@functools.cache
+def _content(path: Path) -> bytes:
+    """As it was when it was first asked for: the copies in which the tests run are made at the start as well."""
+    return path.read_bytes() if path.is_file() else b""
