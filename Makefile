@@ -21,7 +21,7 @@ demo: .venv/.done ## run the demonstration
 	@$(BIN)/orchestrator demo
 
 test: lint ## lint, types, all tests, several at once (PYTEST_ARGS="-m 'not slow'" for the quick ones, "-n 0" one by one)
-	@$(BIN)/python -m pytest -q -n auto --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
 
 soak: .venv/.done ## kill workers and coordinators at random moments for MINUTES=2, replaying SEED=; see that nothing is lost
 	@cd tests && exec ../$(BIN)/python soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import anyio
 import hypothesis
@@ -107,6 +108,23 @@ def find_workers() -> Callable[[str], list[psutil.Process]]:
     return workers_of
 
 
+#: Whose tests share a set-up that is dear: one process of pytest-xdist has them all. The others go to any that is free.
+TOGETHER = frozenset(f"tests/{name}.py" for name in ("test_house", "test_system_calls", "test_wheel"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySetUp(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module, _, _ = nodeid.partition("::")
+            return module if module in TOGETHER else nodeid
+
+    return BySetUp(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Twice the processors, for a test mostly waits for what it started; not more than a disk can sync for."""
     return min(2 * len(os.sched_getaffinity(0)), 8)

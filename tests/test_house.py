@@ -448,9 +448,6 @@ def tracked_files() -> list[Path]:
     return [path for path in visible if path.is_file() and path.relative_to(REPOSITORY).parts[0] != "workspaces"]
 
 
-pytestmark = pytest.mark.xdist_group("house")
-
-
 @pytest.fixture(scope="module")
 def house() -> list[Module]:
     modules = read(REPOSITORY / PACKAGE)

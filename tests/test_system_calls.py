@@ -110,9 +110,6 @@ async def wrapped(root: Path, patch: pytest.MonkeyPatch) -> list[Call]:
     return layer.calls
 
 
-pytestmark = pytest.mark.xdist_group("system calls")
-
-
 @pytest.fixture(scope="module", params=["strace", "wrapped"])
 def trace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trace]:
     root = tmp_path_factory.mktemp("work spaces ü")

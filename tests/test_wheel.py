@@ -34,7 +34,7 @@ async def main(root: str) -> None:
 anyio.run(main, "workspaces")
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
