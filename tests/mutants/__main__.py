@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import queue
+import signal
 import sys
 import tempfile
 import threading
@@ -76,19 +77,13 @@ def judge(run: Run) -> Result:
     return Result("error", "", run.output[-1500:], run.seconds)
 
 
-def try_one(bench: Bench, mutant: Mutant, levels: Sequence[Sequence[str]], seconds: float, known: Results) -> Result:
-    """Try one on its tests, then on the wider ones, until one notices."""
-    result = Result("survived")
-    for tests in levels:
-        found = known.get(mutant, tests)
-        if found is None:
-            wide = WIDE_SECONDS if tests == WIDE else seconds
-            found = judge(bench.try_out(mutant, tests, wide))
-            known.add(mutant, tests, found)
-        result = found
-        if result.outcome != "survived":
-            break
-    return result
+def try_one(bench: Bench, mutant: Mutant, tests: Sequence[str], seconds: float, known: Results) -> Result:
+    """Try one, if it is not known already what becomes of it."""
+    found = known.get(mutant, tests)
+    if found is None:
+        found = judge(bench.try_out(mutant, tests, seconds))
+        known.add(mutant, tests, found)
+    return found
 
 
 class Workshop:
@@ -124,8 +119,9 @@ class Workshop:
         return wrong
 
     def try_all(
-        self, work: Sequence[tuple[Mutant, Sequence[Sequence[str]]]], seconds: float, known: Results
+        self, work: Sequence[tuple[Mutant, Sequence[str]]], seconds: float, known: Results
     ) -> dict[Mutant, Result]:
+        """Try each on its tests."""
         found: dict[Mutant, Result] = {}
         waiting = list(reversed(work))
         taking = threading.Lock()
@@ -135,8 +131,8 @@ class Workshop:
                 with taking:
                     if not waiting:
                         return
-                    mutant, levels = waiting.pop()
-                result = try_one(bench, mutant, levels, seconds, known)
+                    mutant, tests = waiting.pop()
+                result = try_one(bench, mutant, tests, seconds, known)
                 with taking:
                     found[mutant] = result
                     number = len(found)
@@ -169,13 +165,14 @@ def run_named(shop: Workshop, known: Results, options: argparse.Namespace) -> li
     if wrong:
         return wrong
     chosen = [m for m in mutants if options.name.casefold() in m.name.casefold()]
-    work = [(m, [m.tests, WIDE] if options.all else [m.tests]) for m in chosen]
     tests = sorted({test for m in chosen if known.get(m, m.tests) is None for test in m.tests})
     files = sorted({test.partition("::")[0] for test in tests})
     wrong = shop.sound([[t for t in tests if t.partition("::")[0] == file] for file in files])
     if wrong:
         return ["these tests fail though nothing is changed:\n" + text for text in wrong]
-    found = shop.try_all(work, SECONDS["named"], known)
+    found = shop.try_all([(m, m.tests) for m in chosen], SECONDS["named"], known)
+    lives = [m for m, result in found.items() if result.outcome == "survived"] if options.all else []
+    found |= shop.try_all([(m, WIDE) for m in lives], WIDE_SECONDS, known)
     for mutant, result in found.items():
         if result.outcome != "caught" or result.by == "(nothing runs)":
             wrong.append(f"not caught: {mutant.name} ({mutant.rule}) {result.said}")
@@ -190,13 +187,11 @@ def run_generated(shop: Workshop, known: Results, options: argparse.Namespace) -
         return [f"no module {options.module!r}; there are: {', '.join(generated.PLAN)}"], []
     mutants = {module: generated.generate(module) for module in modules}
     said = page.explained(page.read())
-    wrong = shop.sound(sorted({tests for module in modules for tests in generated.PLAN[module]}))
+    wrong: list[str] = []
     scores: list[page.Score] = []
-    for module in modules if not wrong else ():
+    for module in modules:
         chosen = [m for m in mutants[module] if options.name.casefold() in m.name.casefold() or options.name == m.id]
-        found = shop.try_all([(m, generated.PLAN[module]) for m in chosen], SECONDS["generated"], known)
-        lives = [m for m in chosen if found[m].outcome == "survived"]
-        wrong += [f"could not be tried: {m.name}: {r.said}" for m, r in found.items() if r.outcome == "error"]
+        lives = _try_levels(shop, known, chosen, generated.PLAN[module], wrong)
         wrong += [f"lives, and nobody says why:\n{page.explained_row(m, '')}" for m in page.unexplained(lives, said)]
         scores.append(page.Score(module, len(chosen), len(chosen) - len(lives), len(lives)))
         print(scores[-1].row, flush=True)
@@ -205,6 +200,21 @@ def run_generated(shop: Workshop, known: Results, options: argparse.Namespace) -
         of_these = {k: v for k, v in said.items() if v[0].split(":")[0] in modules}
         wrong += [f"explained, and there is no such mutant: {text}" for text in page.of_nothing(of_these, there)]
     return wrong, scores
+
+
+def _try_levels(
+    shop: Workshop, known: Results, mutants: Sequence[Mutant], levels: Sequence[Sequence[str]], wrong: list[str]
+) -> list[Mutant]:
+    """Try each on the first list of tests, and what that lets live on the next. Those that all of them let live."""
+    lives = list(mutants)
+    for tests in levels:
+        if any(known.get(m, tests) is None for m in lives):
+            unsound = shop.sound([tests])
+            wrong += ["these tests fail though nothing is changed:\n" + text for text in unsound]
+        found = shop.try_all([(m, tests) for m in lives], SECONDS["generated"], known)
+        wrong += [f"could not be tried: {m.name}: {r.said}" for m, r in found.items() if r.outcome == "error"]
+        lives = [m for m in lives if found[m].outcome == "survived"]
+    return lives
 
 
 def write_page(scores: Sequence[page.Score]) -> None:
@@ -230,6 +240,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if options.fresh:
         RESULTS.unlink(missing_ok=True)
     known = Results(RESULTS, fresh=options.fresh)

@@ -54,14 +54,16 @@ class Bench:
         (self.tree / "workspaces").mkdir(exist_ok=True)
         self._python = self._interpreter()
         self._written = int(time.time())
+        self._mark = uuid.uuid4().hex
         self._server = self._serve()
 
     def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._server.kill()
+        self._server.terminate()
         self._server.communicate()
+        end_marked(self._mark)
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _interpreter(self) -> Path:
@@ -93,7 +95,7 @@ class Bench:
 
     def run(self, tests: Sequence[str], seconds: float, *, first_failure: bool = True) -> Run:
         """Run these tests, up to the first that fails. All they started is gone on return."""
-        mark, temporary = uuid.uuid4().hex, self._place / "tmp"
+        self._mark, temporary = uuid.uuid4().hex, self._place / "tmp"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         args = [
@@ -115,13 +117,13 @@ class Bench:
         assert self._server.stdout is not None
         order = {
             "args": args,
-            "env": {MARK: mark, "TMPDIR": str(temporary)},
+            "env": {MARK: self._mark, "TMPDIR": str(temporary)},
             "seconds": seconds,
             "log": str(self._place / "log"),
         }
         print(json.dumps(order), file=self._server.stdin, flush=True)
         said = json.loads(self._server.stdout.readline())
-        end_marked(mark)
+        end_marked(self._mark)
         failed = tuple((test, why) for test, why in said["failed"])
         output = (self._place / "log").read_text("utf-8", "replace")
         return Run(said["code"], failed, time.monotonic() - began, output[-4000:])

@@ -39,6 +39,7 @@ class Recorder:
 
 def _child(order: dict[str, Any], answer: int) -> None:
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for number, limit in ((resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_AS, MEMORY_BYTES)):
         hard = resource.getrlimit(number)[1]
         resource.setrlimit(number, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
@@ -50,6 +51,14 @@ def _child(order: dict[str, Any], answer: int) -> None:
     code = int(pytest.main(order["args"], plugins=[recorder]))
     sys.stdout.flush()
     os.write(answer, json.dumps({"code": code, "failed": recorder.failed[:5]}).encode())
+
+
+def _end(pid: int, *, leave: bool = False) -> None:
+    for end in (os.killpg, os.kill):  # it may not have a group of its own yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            end(pid, signal.SIGKILL)
+    if leave:
+        os._exit(0)
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
@@ -64,11 +73,12 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         finally:
             os._exit(0)
     os.close(target)
+    signal.signal(signal.SIGTERM, lambda *_: _end(pid, leave=True))
     ready, _, _ = select.select([source], [], [], order["seconds"])  # its end closes the pipe, if nothing else holds it
     said = os.read(source, 1 << 16) if ready else b""
     os.close(source)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end(pid)
     os.waitpid(pid, 0)
     found: dict[str, Any] = json.loads(said) if said else {"code": None if not ready else -1, "failed": []}
     return found
