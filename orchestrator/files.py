@@ -335,7 +335,7 @@ def sweep(*directories: str) -> Iterator[tuple[str, bytes]]:
     for directory in directories:
         try:
             found = [e for e in entries(directory) if e.name.startswith(TEMPORARY)]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # who needs it, makes it, or does without
             continue
         for entry in found:
             if entry.is_symlink():

@@ -267,7 +267,8 @@ def _finish(
     words = last_words(task.where, task.snapshot.attempt_number)
     if words and outcome is not Outcome.CANCELLED:
         reason = f"{reason}; its last words: {words}"
-    hint = "" if outcome is Outcome.CANCELLED else f"see why: orchestrator logs {task.where.task_id}"
+    why_and_on = "see why: orchestrator logs {0}   then, to try again: orchestrator retry {0}"
+    hint = "" if outcome is Outcome.CANCELLED else why_and_on.format(task.where.task_id)
     said = task.announcement(outcome, reason, hint=hint)
     task.end(said, **({"request": request} if request else {}))
     return said

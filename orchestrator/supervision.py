@@ -134,7 +134,16 @@ class Supervisor:
             if isinstance(step, Announcement):
                 return step
             begun()
-            seen_exit = await self._engine.wait(step)
+            seen_exit = await self._wait_for_worker(where, step)
+
+    async def _wait_for_worker(self, where: Paths, attempt: AttemptState) -> WorkerExit:
+        """How our own worker ended. One that does not say who it is in time is ended, as one that never will."""
+        with anyio.move_on_after(STARTUP_SECONDS):
+            return await self._engine.wait(attempt)
+        now = (await _thread(look, where)).snapshot.attempt
+        if now is not None and now.run == attempt.run and now.identity is None:
+            await self._engine.end(attempt, 0.0)
+        return await self._engine.wait(attempt)
 
     async def lock(self, where: Paths, seconds: float = 0.0) -> int | None:
         """The task's lock; None when it is still held after so many seconds."""
@@ -178,8 +187,9 @@ class Supervisor:
                 if not isinstance(action, Start):
                     return await self._conclude(where, task, action)
                 recovery.check_disk(task, task.snapshot.attempt, seen_exit)
-                if task.snapshot.deaths and deadline is None:
-                    deadline = time.monotonic() + lifecycle.backoff_seconds(task.snapshot.deaths, self._random.random())
+                pause = lifecycle.pause_seconds(task.snapshot, self._random.random())
+                if pause and deadline is None:
+                    deadline = time.monotonic() + pause
                 if deadline is None or not await _ordered_before(where, deadline):
                     return await self._start(where, task, lock)
                 await _thread(orders.carry_out, task)

@@ -114,8 +114,13 @@ async def start_and_leave(root: Path, what: TaskSpec) -> Paths:
 def start_supervised(root: Path, what: TaskSpec) -> tuple[Paths, subprocess.Popen[bytes]]:
     """Start a task under a supervisor process of its own, as `orchestrator spawn` does."""
     where, lock = workspace.create(str(root), what, time.time)
+    return where, supervisor(where, lock)
+
+
+def supervisor(where: Paths, lock: int) -> subprocess.Popen[bytes]:
+    """The process that takes a task to its end, with the lock handed over to it."""
     with open(where.supervisor_log, "ab") as errors:
-        supervisor = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator.cli.supervisor", where.directory, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -124,7 +129,7 @@ def start_supervised(root: Path, what: TaskSpec) -> tuple[Paths, subprocess.Pope
             start_new_session=True,
         )
     os.close(lock)
-    return where, supervisor
+    return process
 
 
 def kill(who: Identity) -> bool:

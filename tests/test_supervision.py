@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -40,3 +41,20 @@ def test_recover_that_waits_says_how_each_task_ended_and_leaves_with_the_worst(r
     assert "✘ bad" in out
     assert "✔ good" in out
     assert ended.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_detached_supervisor_may_be_told_to_go_and_leaves_its_worker_and_no_traceback(
+    tmp_path: Path, root: Path, ledger: Ledger, number: signal.Signals
+) -> None:
+    with kit.fifo(tmp_path / "gate") as gate:
+        where, supervisor = kit.start_supervised(root, kit.spec("waits_in_two", ledger, gate=str(gate)))
+        await ledger.has("two began 1")
+        supervisor.send_signal(number)
+        await kit.until(lambda: supervisor.poll() is not None, "the supervisor has gone")
+        assert supervisor.returncode == -number
+        assert Path(where.supervisor_log).read_text() == ""
+        await kit.open_gate(gate)
+        await kit.let_go(where)
+    said = await Coordinator(root).wait(where.task_id, 30)
+    assert said.ok

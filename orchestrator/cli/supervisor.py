@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import anyio
@@ -19,6 +20,7 @@ async def _supervise(workspace: str, lock: int) -> None:
 def main() -> int:
     workspace, lock = sys.argv[1], int(sys.argv[2])
     os.set_inheritable(lock, False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as by SIGTERM: it may go at any moment, and has nothing to say
     try:
         anyio.run(_supervise, workspace, lock)
     except OrchestratorError as error:

@@ -253,6 +253,16 @@ def _one_line(text: str, limit: int = 300) -> str:
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
 
 
+#: What is not the task's fault is told to a person, who mends it and goes on: he is not kept waiting for half a minute.
+_SETBACKS = 6
+
+
+def pause_seconds(snapshot: Snapshot, luck: float) -> float:
+    """The pause before the next attempt, by what is on disk: so it is kept by whoever starts it, however often."""
+    failures = snapshot.deaths + min(snapshot.setbacks, _SETBACKS)
+    return backoff_seconds(failures, luck) if failures else 0.0
+
+
 def backoff_seconds(failures: int, luck: float) -> float:
     """The pause before the next try: doubles from 0.1 s to at most 30 s, of which a random half (`luck` in 0..1)."""
     full = min(30.0, 0.1 * 2.0 ** max(0, min(failures, 20) - 1))

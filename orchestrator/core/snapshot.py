@@ -30,6 +30,7 @@ class Snapshot:
     deaths: int = 0  #: attempts that died in a row since the last done commit
     death_limit: int = Limits().deaths
     skill: str | None = None  #: the version of the skill that the newest attempt loaded
+    setbacks: int = 0  #: attempts in a row that died by no fault of the task (a full disk), since the last done commit
     incompletes: int = 0  #: attempts that ended without an end in a row, likewise
     end: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None  #: the announcement of an attempt that waits for a person
@@ -228,7 +229,7 @@ def _commit(snapshot: Snapshot, entry: Entry) -> None:
     state.attempt = snapshot.attempt_number
     state.committed = snapshot.lines
     if state.status is StepStatus.DONE:
-        snapshot.deaths = snapshot.incompletes = 0
+        snapshot.deaths = snapshot.setbacks = snapshot.incompletes = 0
 
 
 def _new_order(snapshot: Snapshot, entry: Entry) -> None:
@@ -256,8 +257,9 @@ def _closed(snapshot: Snapshot, entry: Entry) -> None:
 def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bool = True) -> None:
     """End the attempt; the tries it left open were cut off by its death, which is what they count as."""
     attempt.closed = outcome
-    if outcome in DEATHS and spend:
-        snapshot.deaths += 1
+    if outcome in DEATHS:
+        snapshot.deaths += spend
+        snapshot.setbacks += not spend
     if outcome == Outcome.INCOMPLETE:
         snapshot.incompletes += 1
     for state in snapshot.steps.values():
@@ -317,7 +319,7 @@ def _reopen(step: StepState) -> None:
 
 
 def _live_on(snapshot: Snapshot) -> None:
-    snapshot.deaths = snapshot.incompletes = 0
+    snapshot.deaths = snapshot.setbacks = snapshot.incompletes = 0
     snapshot.end = snapshot.attention = None
 
 
