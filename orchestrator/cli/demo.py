@@ -78,7 +78,7 @@ async def _story(root: str, tree: str, screen: Screen) -> int:
     said = await _recover(root, where, screen, progress)
     _show_the_end(where, said, screen)
     ended = _evidence(where)
-    screen.chapter("What was run, by the journal", f"cat $ORCHESTRATOR_ROOT/{where.task_id}/.task/journal.jsonl")
+    screen.chapter("What was run, by the journal", f"cat $ORCHESTRATOR_ROOT/{where.task_id}{Paths('').journal}")
     screen.table(("Step", "Begun", "Done", "By attempt"), [_row(ended, label) for label in ended.snapshot.order])
     found = list(_checks(where, attempt, step, killed, ended, said))
     screen.checks(found)

@@ -250,13 +250,22 @@ class _Log:
 
     def _compact(self) -> None:
         """Cut the middle out: the file is at most the head, a line that says what is missing, and twice the tail."""
-        tail = os.pread(self._fd, self._tail, self._size - self._tail)
+        self._head = self._border(self._head, -1)
+        begin = self._border(self._size - self._tail, 1)
+        tail = os.pread(self._fd, self._size - begin, begin)
         cut = self._cut + self._size - self._head - len(tail) - self._said
         os.ftruncate(self._fd, self._head)
         self._cut, self._said, self._size = cut, 0, self._head  # true whatever becomes of the write
         said = b"\n... %d bytes were left out here ...\n" % cut
         self._size += os.write(self._fd, said + tail)
         self._said = len(said)
+
+    def _border(self, at: int, step: int) -> int:
+        """`at`, or the nearest place in that direction where a character begins: none is cut in two (fault 68)."""
+        for place in range(at, at + 4 * step, step):
+            if (found := os.pread(self._fd, 1, place)) and found[0] & 0xC0 != 0x80:
+                return place
+        return at  # it is no UTF-8
 
     def finish(self) -> None:
         """Take what is still in the pipe and bring the file under its limit.
