@@ -264,6 +264,7 @@ async def interrupted(root: Path, skill: SkillFile, ledger: Any, count: int) -> 
     return [handle.where for handle in handles]
 
 
+# fault 48
 async def test_a_ruined_task_md_is_mended_from_the_journal_and_hides_no_other_task(root, ledger, skill, tmp_path):
     cli = Cli(tmp_path, root)
     wheres = await interrupted(root, skill, ledger, len(RUINS) + 1)

@@ -174,6 +174,7 @@ def test_a_root_that_is_a_file_is_named_as_such_and_left_as_it_was(cli, skill, t
     assert place.read_text() == "precious"
 
 
+# fault 66
 def test_a_root_with_blanks_quotes_and_foreign_letters_is_a_root_like_any_other(cli, skill, tmp_path):
     cli.root = tmp_path / "mes tâches" / "工作 'x' \"y\" $HOME 😀"
     said = cli("run", skill('return await task.step("ein Schritt", lambda: 1)'), "--name", "größte — 任务")

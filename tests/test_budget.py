@@ -56,6 +56,7 @@ async def test_a_step_that_always_kills_its_worker_is_given_up_and_said_so(
     assert not kit.left_behind(where)
 
 
+# fault 13
 async def test_deaths_that_nobody_saw_count_as_well(tmp_path: Path, root: Path, ledger: Ledger) -> None:
     """Each worker is killed while no coordinator is there; the one who comes after the last starts none."""
     with kit.fifo(tmp_path / "gate") as gate:
@@ -98,6 +99,7 @@ async def test_a_step_that_raises_is_tried_as_often_as_was_said_and_no_more(
     await nothing_is_started_again(root, where)
 
 
+# fault 36
 async def test_a_try_cut_off_by_a_death_is_no_try_and_the_tries_before_it_still_count(
     root: Path, ledger: Ledger
 ) -> None:

@@ -81,6 +81,7 @@ def test_every_task_that_needs_somebody_is_listed_with_the_way_out(root: Path) -
     assert found["damaged", broken.task_id].level == "mend"
 
 
+# fault 53
 def test_one_task_that_cannot_even_be_listed_hides_no_other(root: Path) -> None:
     (root / "task-20260101-000000-001").mkdir()
     shutil.rmtree(Path(make(root).directory) / ".task")
@@ -88,6 +89,7 @@ def test_one_task_that_cannot_even_be_listed_hides_no_other(root: Path) -> None:
     assert ("interrupted", cut_off.task_id) in examined(root)
 
 
+# fault 82
 def test_a_task_that_no_worker_can_ever_run_is_found(root: Path, tmp_path: Path) -> None:
     where, lock = workspace.create(str(root), TaskSpec("x", "python", f"{tmp_path}/gone.py:skill"), time.time)
     os.close(lock)
@@ -175,6 +177,7 @@ def over(root: Path, token: str = TOKEN, guard: Any = GONE) -> Paths:
     return where
 
 
+# fault 30
 def test_a_process_that_outlived_its_task_is_found_and_ended(root: Path) -> None:
     where = over(root)
     with living(root, TOKEN) as stray:
@@ -218,6 +221,7 @@ def test_a_worker_whose_task_is_gone_is_found_by_its_arguments_and_ended(root: P
         assert unplaced.poll() is None  # of this root, of no task that it names: it may be a person's shell
 
 
+# fault 14
 def test_a_stray_that_keeps_the_lock_of_a_dead_worker_is_ended_and_the_task_can_go_on(root: Path) -> None:
     where = make(root, interrupted)
     lock = files.lock_directory(where.directory)

@@ -145,6 +145,7 @@ async def test_a_stopped_guard_is_ended_with_its_stopped_worker(make_engine, som
         assert not is_alive(attempt.worker)
 
 
+# fault 22
 async def test_ending_what_has_ended_is_success_however_often(make_engine, some, root):
     async with family(make_engine(), root, "child") as attempt:
         await attempt.engine.end(attempt.state, 5.0)
@@ -214,6 +215,7 @@ async def test_two_may_wait_for_one_worker_and_both_are_told(make_engine, some, 
         assert {task.result().run for task in waiting} == {attempt.run}
 
 
+# fault 60
 async def test_another_process_with_the_guards_pid_is_left_alone(make_engine, root):
     """After a reboot, or after enough processes, the recorded pid is somebody else's."""
     async with family(make_engine(), root, "child") as attempt:

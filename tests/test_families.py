@@ -72,6 +72,7 @@ async def test_a_failed_child_fails_the_step_that_asks_for_its_result(root: Path
     assert "child 0 cannot" in said.summary
 
 
+# fault 24
 async def test_cancelling_a_parent_cancels_its_children_before_it(root: Path, ledger: Ledger, gate: Path) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("parent", ledger, gate=str(gate)))

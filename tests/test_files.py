@@ -190,6 +190,7 @@ def test_an_exchange_that_the_disk_does_not_take_throws_nothing_away(tmp_path, m
 
 @pytest.mark.parametrize("write", REPLACING)
 @pytest.mark.parametrize("swap", [True, False])
+# fault 49
 def test_a_replacement_is_synced_before_its_rename_and_its_name_after(tmp_path, monkeypatch, write, swap):
     """Else a power cut leaves an empty task.md, or the old one after the new was announced."""
     calls: list[str] = []

@@ -81,6 +81,7 @@ def redo_in_task_md(where: Paths) -> None:
     ],
     ids=["a step marked to be done anew", "an order given", "no journal", "a damaged journal"],
 )
+# fault 20
 def test_a_task_that_somebody_wants_again_or_that_cannot_be_judged_stays(
     root: Path, change: Callable[[Paths], Any]
 ) -> None:
@@ -138,6 +139,7 @@ def foreign(where: Paths) -> None:
 
 
 @pytest.mark.parametrize("change", [other_heading, foreign], ids=["another id in it", "no id in it"])
+# fault 75
 def test_a_directory_that_does_not_carry_the_id_of_its_name_is_not_ours(
     root: Path, change: Callable[[Paths], None]
 ) -> None:
@@ -247,6 +249,7 @@ def cli(tmp_path: Path, root: Path) -> Cli:
     return Cli(tmp_path, root)
 
 
+# fault 76
 def test_nothing_is_removed_before_a_person_says_yes(cli: Cli, root: Path) -> None:
     where = make(root)
     said = cli("gc")

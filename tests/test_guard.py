@@ -133,6 +133,7 @@ for _ in range(4): os.wait()
     assert all(len(set(line)) == 1 for line in lines)
 
 
+# fault 64
 def test_a_hundred_megabytes_cost_seconds_and_two_megabytes_of_disk(guarded):
     limit = 2 * 1024 * 1024
     begun = time.monotonic()
@@ -230,6 +231,7 @@ async def test_asking_again_does_not_lengthen_the_grace(guarded):
     assert time.monotonic() - begun < 10
 
 
+# fault 62
 def test_a_stuck_worker_is_killed_at_the_limit_of_its_life(guarded):
     begun = time.monotonic()
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(9)"
@@ -240,6 +242,7 @@ def test_a_stuck_worker_is_killed_at_the_limit_of_its_life(guarded):
 # -- what is left behind -------------------------------------------------------------------------------------------
 
 
+# fault 55
 async def test_a_grandchild_that_holds_stdout_does_not_hold_up_the_end(guarded):
     code = "p = subprocess.Popen(['sleep', '300'], start_new_session=True); open('pid', 'w').write(str(p.pid))"
     begun = time.monotonic()

@@ -96,6 +96,7 @@ def test_an_order_to_redo_reopens_the_step(desk: Desk, later: str) -> None:
     assert "[redo]" not in desk.text
 
 
+# fault 47
 def test_a_thousand_saves_between_a_thousand_marks_lose_neither(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
     for number in range(1000):
@@ -169,6 +170,7 @@ def test_a_directory_in_the_place_of_task_md_is_set_aside_by_a_living_worker(des
     assert [p.read_text() for p in path.parent.glob("task.md.damaged-*/inside")] == ["kept"]
 
 
+# fault 73
 def test_a_link_in_the_place_of_a_step_file_is_never_written_through(desk: Desk, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("untouched")

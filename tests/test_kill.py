@@ -233,6 +233,7 @@ async def many(trials: Sequence[Callable[[], Awaitable[None]]], names: Sequence[
 
 
 @pytest.mark.slow
+# fault 15
 async def test_a_worker_killed_at_any_of_a_hundred_moments_loses_no_step_and_does_none_twice(
     tmp_path: Path, root: Path
 ) -> None:

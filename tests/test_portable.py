@@ -68,6 +68,7 @@ async def test_a_task_killed_and_finished_by_hand_goes_on_at_the_step_after(root
     await until(lambda: not left_behind(where), "nothing is left of either worker")
 
 
+# fault 12
 async def test_a_worker_outlives_its_coordinator_and_the_next_one_hears_of_its_end(root, ledger, without):
     where = await start_and_leave(root, errands(ledger))
     await ledger.has("weigh ran")

@@ -382,6 +382,7 @@ async def killed_in_two(root: Path, ledger: Ledger, gate: Path) -> Paths:
 
 
 @pytest.mark.parametrize("how", ["journal", "face too"])
+# fault 21
 async def test_a_killed_task_without_its_journal_goes_on_at_its_unfinished_step(
     root: Path, tmp_path: Path, ledger: Ledger, how: str
 ) -> None:

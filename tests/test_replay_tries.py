@@ -167,6 +167,7 @@ async def test_a_thread_that_hangs_in_every_try_ends_the_task_and_not_the_machin
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 
+# fault 10
 async def test_a_step_whose_declared_output_is_missing_is_not_done(root, ledger, skill):
     body = """
         def write():
@@ -186,6 +187,7 @@ async def test_a_step_whose_declared_output_is_missing_is_not_done(root, ledger,
     assert "'out/page.txt' is not there" in raised[0]["error"]["message"]
 
 
+# fault 39
 async def test_an_output_that_never_comes_fails_the_step_and_says_which(root, ledger, skill):
     where, said = await skill.write('await task.step("w", work, "w", outputs=["x.txt"], retries=0)').to_its_end(root)
     assert said.status == "failed"

@@ -201,6 +201,7 @@ def skill_file(tmp_path: Path, *, fails: bool) -> str:
     return f"{path}:fetch"
 
 
+# fault 40
 async def test_a_skill_that_keeps_failing_is_found_and_its_mending_is_noticed(
     tmp_path: Path, root: Path, cli: Cli
 ) -> None:

@@ -221,6 +221,7 @@ async def test_a_paused_task_that_was_cancelled_and_is_redone_is_not_paused_any_
 # -- ask, answer, send -----------------------------------------------------------------------------------------------
 
 
+# fault 19
 async def test_a_question_outlives_its_worker_and_is_asked_once(tmp_path: Path) -> None:
     at = states.place(tmp_path / "place")
     cli = Cli(tmp_path, at.root)
@@ -271,6 +272,7 @@ async def test_messages_arrive_in_order_and_at_least_once_though_the_worker_is_k
 # -- through the command line ----------------------------------------------------------------------------------------
 
 
+# fault 52
 async def test_the_command_line_says_what_came_of_an_order(begin: Begin) -> None:
     at = await begin("interrupted")
     cli = Cli(at.base, at.root)

@@ -42,6 +42,7 @@ async def interrupted(root: Path, ledger: Ledger, gate: Path) -> Paths:
 # -- several at once -------------------------------------------------------------------------------------------------
 
 
+# fault 42
 async def test_twenty_who_recover_one_task_at_once_start_one_worker(root: Path, ledger: Ledger, gate: Path) -> None:
     where = await interrupted(root, ledger, gate)
     callers = [kit.orchestrator(root, "recover", "--json") for _ in range(20)]
@@ -141,6 +142,7 @@ for number in range(20):
 """
 
 
+# fault 44
 async def test_eight_processes_that_make_tasks_in_the_same_second_never_share_one(root: Path) -> None:
     """While somebody sweeps away what killed makers left: none of the living loses its own."""
     from orchestrator import workspace
@@ -200,6 +202,7 @@ def sleepers(ledger: Ledger) -> list[int]:
 
 
 @pytest.mark.parametrize("without", ["", "cgroup", "cgroup,subreaper"])
+# fault 54
 async def test_cancelling_a_task_ends_what_its_step_left_in_a_session_of_its_own(
     root: Path, ledger: Ledger, gate: Path, without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +298,7 @@ def contents(where: Paths) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("check", ["", "unknown", "broken"])
+# fault 43
 async def test_a_thing_to_be_done_once_that_was_cut_off_waits_for_a_person(
     root: Path, ledger: Ledger, check: str
 ) -> None:

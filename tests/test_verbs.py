@@ -116,6 +116,7 @@ def test_no_cell_of_the_table_is_missing() -> None:
 
 
 @pytest.mark.parametrize("at", STATES, indirect=True, ids=str)
+# fault 31
 async def test_a_task_is_listed_in_the_state_it_is_in(at: Place, request: pytest.FixtureRequest) -> None:
     state = request.node.callspec.params["at"]
     assert at.look().state == state

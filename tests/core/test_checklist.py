@@ -161,6 +161,7 @@ def test_a_file_that_stands_in_one_fence_is_read_with_its_headings_and_an_end_ad
     assert "whole-fence" in codes(found)
 
 
+# fault 72
 def test_two_fences_with_tags_are_examples() -> None:
     assert steps(read("# Task: x\n```\n[working] a\n```\n~~~\n[working] b\n~~~\n")) == []
 

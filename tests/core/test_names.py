@@ -83,8 +83,10 @@ def test_a_name_that_every_system_can_hold_is_kept(label: str) -> None:
     "label, begins",
     [("a/b", "ab-"), ("../../etc/passwd", "etcpasswd-"), ("..", "step-"), ("???", "step-"), (".hidden", "hidden-"),
      ("end. ", "end-"), ("Task", "Task-"), ("task-retro", "task-retro-"), ("results", "results-"), ("con", "_con-"),
-     ("NUL.txt", "_NUL.txt-"), ("Lpt1 .x", "_Lpt1 .x-"), ("COM¹", "_COM¹-"), ("a\0b", "ab-"), ("\udcff", "step-")],
+     ("NUL.txt", "_NUL.txt-"), ("Lpt1 .x", "_Lpt1 .x-"), ("COM¹", "_COM¹-"), ("a\0b", "ab-"), ("\udcff", "step-"),
+     ("DOMAIN\\user", "DOMAINuser-"), ("C:\\PROGRA~1", "CPROGRA~1-"), ("tmux:0.1", "tmux0.1-")],
 )  # fmt: skip
+# fault 71
 def test_a_name_that_had_to_be_changed_is_kept_apart_by_a_hash(label: str, begins: str) -> None:
     name = names.file_name(label, ())
     assert name.startswith(begins)
@@ -92,6 +94,7 @@ def test_a_name_that_had_to_be_changed_is_kept_apart_by_a_hash(label: str, begin
     assert name == names.file_name(label, ())
 
 
+# fault 65
 def test_names_that_are_alike_once_cleaned_get_files_of_their_own() -> None:
     assert len({names.file_name(label, ()) for label in ("a/b", "a:b", "ab", "a?b")}) == 4
     assert names.file_name("Fetch", {"fetch.md"}) == "Fetch (2).md"
@@ -99,6 +102,7 @@ def test_names_that_are_alike_once_cleaned_get_files_of_their_own() -> None:
     assert names.file_name("cafe\u0301", {"café.md"}) == "café (2).md"
 
 
+# fault 67
 def test_a_long_name_is_cut_between_characters() -> None:
     name = names.file_name("步" * 200, ())
     assert 250 < len(name.encode()) <= 255
