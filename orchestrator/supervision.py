@@ -103,10 +103,12 @@ class Supervisor:
                 await self.end_for_good(child)
 
     async def end_for_good(self, where: Paths) -> Announcement:
-        """Cancel a task, and its sub-tasks before it; an ended one stays as it is."""
+        """Cancel a task, and its sub-tasks before it; an ended one stays as it is.
+
+        One whose task.md orders a step anew has not ended: it would be taken up by the very supervision below.
+        """
         await _thread(check_readable, where)
-        seen = await _thread(look, where)
-        if seen.snapshot.end is None:
+        if (await _thread(recovery.inspect, where)).action != "ended":
             request = {"id": secrets.token_hex(8), "verb": "cancel", "at": self._clock()}
             await _thread(make_request, where, request)
         while True:

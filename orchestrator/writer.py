@@ -342,8 +342,10 @@ class TaskWriter(Ledger):
     def announcement(
         self, outcome: str, reason: str, *, hint: str = "", result: str | None = None, event: str = "end"
     ) -> Announcement:
-        """What the main session will be told, to be recorded before it is."""
+        """What the main session will be told, to be recorded before it is. No other has its id."""
         snapshot = self.snapshot
+        if snapshot.announced == self.run:  # it waited for a person, and the person's word ended it without a worker
+            event = f"{event}-{snapshot.seq[self.run] + 1}"
         name = self._face.checklist.title or self.where.task_id
         begun = seconds_of(snapshot.begun) if snapshot.begun else self._clock()
         return Announcement(

@@ -34,6 +34,7 @@ class Snapshot:
     incompletes: int = 0  #: attempts that ended without an end in a row, likewise
     end: dict[str, Any] | None = None
     attention: dict[str, Any] | None = None  #: the announcement of an attempt that waits for a person
+    announced: str = ""  #: the run that the last announcement was made in
     handled: set[str] = field(default_factory=set)
     paused: bool = False
     heard: dict[int, list[str]] = field(default_factory=dict)  #: call of `messages` -> what it gave
@@ -239,6 +240,7 @@ def _new_order(snapshot: Snapshot, entry: Entry) -> None:
 
 def _end(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.end = dict(entry)
+    snapshot.announced = str(entry["run"])
     snapshot.paused = False  # who takes it up anew need not say `continue` as well
     if "request" in entry:
         snapshot.handled.add(str(entry["request"]))
@@ -252,6 +254,8 @@ def _closed(snapshot: Snapshot, entry: Entry) -> None:
     if snapshot.attempt is not None and snapshot.attempt.closed is None:
         _close(snapshot, snapshot.attempt, str(entry["outcome"]), spend=bool(entry.get("death", True)))
     snapshot.attention = entry.get("announcement")
+    if snapshot.attention is not None:
+        snapshot.announced = str(entry["run"])
 
 
 def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bool = True) -> None:

@@ -1,0 +1,477 @@
+"""Whatever happens to a task, in whatever order, it stands as a simple model of it says; and nothing is lost.
+
+A machine plays scripts of moves to the product and to the model (tests/model.py), and compares after each move.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stage
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from model import TAG, Asked, Model, Question
+from stage import Seat, Stage
+
+from orchestrator import store
+from orchestrator.core.handedit import face_labels
+from orchestrator.store import look
+
+TAGS = "pending|working|working done|failed|skipped|redo"
+
+NAMES = (("a", 1), ("b", 1), ("c", 1), ("b", 2), ("d (x)", 1))
+VALUES = st.sampled_from(["one", "two", "three", "large"])
+NEW = st.sampled_from(["new", "neu ü", "e"])
+GARBAGE = st.sampled_from(["[wroking] a", "- [] b", "[working done]", "> [redo] a", "bad \udcff bytes", "", "[ende]"])
+
+
+@st.composite
+def skills(draw: st.DrawFn) -> tuple[Asked | Question, ...]:
+    items: list[Asked | Question] = []
+    for number, (name, n) in enumerate(NAMES[: draw(st.integers(1, 5))]):
+        if draw(st.integers(0, 5)) == 0:
+            items.append(Question(f"Which {number}?"))
+        before = [item.label for item in items if isinstance(item, Asked)]
+        uses = draw(st.sampled_from([None, *before]))
+        effect = draw(st.sampled_from(["idempotent", "idempotent", "pure", "once"]))
+        items.append(Asked(name, n, effect, draw(st.integers(0, 2)), uses, effect == "once" and draw(st.booleans())))
+    return tuple(items)
+
+
+def told(item: Asked | Question) -> dict[str, Any]:
+    return {"question": item.text} if isinstance(item, Question) else {**dataclasses.asdict(item), "label": item.label}
+
+
+@dataclasses.dataclass
+class Both:
+    """A task, and what it should be."""
+
+    seat: Seat
+    model: Model
+    notes: set[str] = dataclasses.field(default_factory=set)  #: in task.md since its person saved it last
+    thoughts: dict[str, set[str]] = dataclasses.field(default_factory=dict)  #: in the files of its steps
+    runs: Counter[str] = dataclasses.field(default_factory=Counter)  #: by the ledger: how often each step was entered
+
+    @property
+    def face(self) -> Path:
+        return Path(self.seat.where.task_md)
+
+
+class Play:
+    """Moves of a script, each made by the product and by the model, and what must be true after each."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.tasks: list[Both] = []
+        self.noted = 0
+
+    def close(self) -> None:
+        for task in self.tasks:
+            self.stage.end(task.seat)
+        self.stage.close()
+
+    def spawn(self, skill: tuple[Asked | Question, ...], planned: int, deaths: int, python: bool) -> Both:
+        names = [item.name for item in skill if isinstance(item, Asked)][:planned]
+        args = {"skill": [told(item) for item in skill], "planned": planned, "checklist": not python}
+        seat = self.stage.spawn(stage.spec(args, deaths=deaths))
+        counted: Counter[str] = Counter()
+        labels = []
+        for name in names:
+            counted[name] += 1
+            labels.append(name if counted[name] == 1 else f"{name} ({counted[name]})")
+        both = Both(seat, Model(skill, python, deaths, planned=labels))
+        self.tasks.append(both)
+        return both
+
+    # -- what must be true -----------------------------------------------------------------------------------------
+
+    def check(self, task: Both) -> None:
+        seat, model = task.seat, task.model
+        said, seat.said = seat.said, []
+        assert [words for words in said if words[0] != "noted"] == model.said
+        model.said = []
+        task.runs.update(words[1] for words in said if words[0] == "entered")
+        assert task.runs == model.entered
+        self.check_journal(task)
+        self.check_face(task)
+        self.check_announcements(task)
+        self.check_notes(task)
+
+    def check_journal(self, task: Both) -> None:
+        model, seen = task.model, look(task.seat.where)
+        snapshot = seen.snapshot
+        found = {label: (str(s.status), self.result(task, label, s)) for label, s in snapshot.steps.items()}
+        assert found == {label: (s.status, s.result) for label, s in model.steps.items()}
+        assert snapshot.order == model.order
+        tries = {label: (s.tries, s.spent) for label, s in snapshot.steps.items()}
+        assert tries == {label: (s.tries, s.spent) for label, s in model.steps.items()}
+        assert (snapshot.end["outcome"] if snapshot.end else None) == model.end
+        assert (snapshot.deaths, snapshot.incompletes) == (model.deaths, model.leaves)
+        assert (snapshot.paused, snapshot.questions) == (model.paused, model.questions)
+        assert snapshot.heard == model.heard
+        assert seen.state == model.state
+        assert not seen.damage or model.face is None
+
+    def result(self, task: Both, label: str, state: Any) -> Any:
+        if state.result_file is None:
+            return state.result
+        return json.loads(Path(task.seat.where.directory, state.result_file).read_text())
+
+    def check_face(self, task: Both) -> None:
+        where, model = task.seat.where, task.model
+        if model.face is None:
+            assert not task.face.exists()
+            return
+        seen = look(where)
+        assert seen.face is not None
+        labels = face_labels(seen.face, seen.snapshot)
+        shown = [
+            (label, "redo" if s.redo else TAG[str(s.status)]) for label, s in zip(labels, seen.face.steps, strict=True)
+        ]
+        assert shown == model.face
+        if not model.edited and model.attempts:
+            status = {None: "working", "completed": "end", "conflict": "failed"}.get(model.end, model.end)
+            assert str(seen.face.status) == status
+            assert seen.face.has_end == (model.end == "completed")
+
+    def check_announcements(self, task: Both) -> None:
+        entries = store.read_journal(task.seat.where).entries
+        ends = [e["announcement"]["id"] for e in entries if e["kind"] == "end"]
+        assert len(set(ends)) == len(ends) == task.model.ends
+        ids = [e["announcement"]["id"] for e in entries if e["kind"] in ("end", "closed") and "announcement" in e]
+        assert len(set(ids)) == len(ids)
+        said = look(task.seat.where).announcement()
+        assert (said.status if said else None) == (task.model.end or task.model.told)
+
+    def check_notes(self, task: Both) -> None:
+        where = task.seat.where
+        if task.face.exists():
+            lines = set(task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
+            assert task.notes <= lines, "a note was lost"
+        for label, thoughts in task.thoughts.items():
+            file = Path(where.directory, look(where).snapshot.steps[label].file)
+            text = file.read_text()
+            assert all(thought in text for thought in thoughts), "a note of a step was lost"
+        assert not list(Path(where.directory).rglob(".orchestrator-*"))
+
+    def check_doors(self) -> None:
+        """What `list` and `show --json` tell, of all tasks."""
+        rows = {row.id: row for row in store.rows(str(self.stage.root))}
+        assert set(rows) == {task.seat.where.task_id for task in self.tasks}
+        for task in self.tasks:
+            row = rows[task.seat.where.task_id]
+            assert row.state == task.model.state
+            done = sum(step.status == "done" for step in task.model.steps.values())
+            assert (row.done, row.total) == (done, len(task.model.steps))
+
+
+class Machine(RuleBasedStateMachine):
+    """Which moves there are, and when each can be made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.play = Play()
+        self.task: Both
+        self.failed = False
+
+    def teardown(self) -> None:
+        try:
+            if not self.failed:
+                self.play.check_doors()
+        finally:
+            self.play.close()
+
+    @initialize(
+        skill=skills(),
+        planned=st.integers(0, 5),
+        deaths=st.integers(1, 3),
+        python=st.booleans(),
+        begin=st.integers(0, 7),
+    )
+    def spawn(self, skill: Any, planned: int, deaths: int, python: bool, begin: int) -> None:
+        self.task = self.play.spawn(skill, planned, deaths, python)
+        if begin:
+            self.somebody_recovers()
+
+    @property
+    def m(self) -> Model:
+        return self.task.model
+
+    def after(self) -> None:
+        try:
+            self.play.check(self.task)
+        except BaseException:
+            self.failed = True
+            raise
+
+    # -- the worker's steps ----------------------------------------------------------------------------------------
+
+    def stands(self, where: str) -> bool:
+        return self.m.stands is not None and self.m.stands[0] == where
+
+    @precondition(lambda self: self.stands("in"))
+    @rule(value=VALUES)
+    def a_step_ends(self, value: Any) -> None:
+        self.m.returns(stage.VALUES[value])
+        self.play.stage.tell(self.task.seat, "returns", value)
+        self.after()
+
+    @precondition(lambda self: self.stands("in"))
+    @rule(value=VALUES)
+    def another_step_ends(self, value: Any) -> None:
+        self.a_step_ends(value)
+
+    @precondition(lambda self: self.stands("in"))
+    @rule(value=VALUES)
+    def and_another_step_ends(self, value: Any) -> None:
+        self.a_step_ends(value)
+
+    @precondition(lambda self: self.stands("in"))
+    @rule(not_done=st.booleans())
+    def a_step_raises(self, not_done: bool) -> None:
+        self.m.raises(not_done=not_done)
+        self.play.stage.tell(self.task.seat, "raises NotDone" if not_done else "raises")
+        self.after()
+
+    @precondition(lambda self: self.stands("in"))
+    @rule()
+    def a_step_notes_a_thought(self) -> None:
+        self.play.noted += 1
+        thought = f"thought number {self.play.noted} of it"
+        assert self.m.stands is not None
+        self.task.thoughts.setdefault(self.m.stands[1], set()).add(thought)
+        self.play.stage.tell(self.task.seat, "note", thought)
+        self.after()
+
+    @precondition(lambda self: self.stands("check"))
+    @rule(said=st.sampled_from([["done", "found"], "not done", None]))
+    def a_check_answers(self, said: Any) -> None:
+        self.m.checked(said)
+        self.play.stage.tell(self.task.seat, "returns", said)
+        self.after()
+
+    @precondition(lambda self: self.stands("in"))
+    @rule()
+    def the_worker_leaves_without_a_word(self) -> None:
+        self.m.dies("incomplete")
+        self.play.stage.tell(self.task.seat, "leaves")
+        self.after()
+
+    # -- deaths ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.m.alive)
+    @rule()
+    def the_worker_is_killed(self) -> None:
+        self.m.dies()
+        self.play.stage.kill(self.task.seat)
+        self.after()
+
+    @precondition(lambda self: self.m.alive)
+    @rule()
+    def the_worker_is_stopped(self) -> None:
+        self.m.stops()
+        self.play.stage.kill(self.task.seat, signal.SIGTERM)
+        self.after()
+
+    @precondition(lambda self: self.m.supervised)
+    @rule()
+    def the_coordinator_is_killed(self) -> None:
+        self.m.supervised = False
+        self.play.stage.kill_coordinator(self.task.seat)
+        self.after()
+
+    @precondition(lambda self: not self.m.supervised or not self.m.alive)
+    @rule()
+    def somebody_recovers(self) -> None:
+        expected = self.m.recover()
+        assert self.play.stage.recover(self.task.seat) == expected
+        self.after()
+
+    # -- a person's orders -----------------------------------------------------------------------------------------
+
+    def ordered(self, verb: str, **fields: Any) -> None:
+        expected = self.m.ordered({"verb": verb, **fields})
+        assert self.play.stage.order(self.task.seat, verb, **fields) == expected
+        self.after()
+
+    def orders(self) -> list[dict[str, Any]]:
+        """What can be ordered now, and sense has it."""
+        given: list[dict[str, Any]] = [{"verb": verb} for verb in ("pause", "continue", "continue", "retry", "retry")]
+        for label in self.m.order:
+            given += [{"verb": "redo", "step": label}, {"verb": "skip", "step": label}]
+            given += [{"verb": "resolve", "step": label, "done": True, "result": "from a person"}]
+            given += [{"verb": "resolve", "step": label, "done": done} for done in (True, False)]
+        given += [{"verb": "answer", "text": "blue"}] * 3
+        return [order for order in given if not self.m.refuses(order)]
+
+    @precondition(orders)
+    @rule(number=st.integers(0, 99))
+    def somebody_orders(self, number: int) -> None:
+        orders = self.orders()
+        self.ordered(**orders[number % len(orders)])
+
+    @precondition(orders)
+    @rule(number=st.integers(0, 99))
+    def somebody_orders_something_else(self, number: int) -> None:
+        self.somebody_orders(number)
+
+    @rule(
+        verb=st.sampled_from(["pause", "continue", "retry", "redo", "skip", "resolve", "answer"]),
+        number=st.integers(0, 9),
+    )
+    def somebody_orders_what_may_make_no_sense(self, verb: str, number: int) -> None:
+        labels = [*self.m.order, "not there"]
+        step = {"step": labels[number % len(labels)]} if verb in ("redo", "skip", "resolve") else {}
+        self.ordered(
+            verb,
+            **step,
+            **({"done": True} if verb == "resolve" else {}),
+            **({"text": "red"} if verb == "answer" else {}),
+        )
+
+    @precondition(lambda self: self.m.end is None)
+    @rule()
+    def somebody_sends(self) -> None:
+        self.play.noted += 1
+        self.ordered("send", text=f"message {self.play.noted}")
+
+    @rule(really=st.integers(0, 3))
+    def somebody_cancels(self, really: int) -> None:
+        if really != 0:
+            return
+        expected = self.m.cancel()
+        assert self.play.stage.cancel(self.task.seat) == expected
+        self.after()
+
+    # -- a person's edits ------------------------------------------------------------------------------------------
+
+    def save(self, how: Any, by_rename: bool) -> None:
+        lines = how(self.task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
+        new = self.task.face.with_name("task.md~") if by_rename else self.task.face
+        new.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
+        if by_rename:
+            os.rename(new, self.task.face)
+        self.after()
+
+    def line_of(self, lines: list[str], label: str) -> int:
+        return next(i for i, line in enumerate(lines) if re.fullmatch(rf"\[({TAGS})\] {re.escape(label)}", line))
+
+    def has_lines(self) -> bool:
+        return bool(self.m.face)
+
+    @precondition(has_lines)
+    @rule(
+        number=st.integers(0, 9),
+        tag=st.sampled_from(
+            ["pending", "working done", "working done", "skipped", "redo", "redo", "working", "failed"]
+        ),
+        by_rename=st.booleans(),
+    )
+    def somebody_marks_a_step(self, number: int, tag: str, by_rename: bool) -> None:
+        label, _ = self.m.face[number % len(self.m.face)]
+        self.m.face = [(x, tag if x == label else t) for x, t in self.m.face]
+        self.m.edited = True
+
+        def how(lines: list[str]) -> list[str]:
+            lines[self.line_of(lines, label)] = f"[{tag}] {label}"
+            return lines
+
+        self.save(how, by_rename)
+
+    @precondition(lambda self: self.m.face is not None)
+    @rule(name=NEW, number=st.integers(0, 9), by_rename=st.booleans())
+    def somebody_adds_a_step(self, name: str, number: int, by_rename: bool) -> None:
+        if name in self.m.steps or any(name == label for label, _ in self.m.face):
+            return
+        at = number % (len(self.m.face) + 1)
+        self.m.face = [*self.m.face[:at], (name, "pending"), *self.m.face[at:]]
+        self.m.edited = True
+
+        def how(lines: list[str]) -> list[str]:
+            behind = self.line_of(lines, self.m.face[at - 1][0]) if at else lines.index("[start done]")
+            return [*lines[: behind + 1], f"[pending] {name}", *lines[behind + 1 :]]
+
+        self.save(how, by_rename)
+
+    @precondition(lambda self: self.m.face is not None and len(self.m.face) > 1)
+    @rule(one=st.integers(0, 9), other=st.integers(0, 9), by_rename=st.booleans())
+    def somebody_changes_the_order(self, one: int, other: int, by_rename: bool) -> None:
+        face = list(self.m.face)
+        i, j = one % len(face), other % len(face)
+        first, second = face[i][0], face[j][0]
+        face[i], face[j] = face[j], face[i]
+        self.m.face, self.m.edited = face, True
+
+        def how(lines: list[str]) -> list[str]:
+            a, b = self.line_of(lines, first), self.line_of(lines, second)
+            lines[a], lines[b] = lines[b], lines[a]
+            return lines
+
+        self.save(how, by_rename)
+
+    @precondition(lambda self: self.m.face is not None)
+    @rule(number=st.integers(0, 30), by_rename=st.booleans(), garbage=st.one_of(st.none(), GARBAGE))
+    def somebody_writes_a_line_that_is_no_step(self, number: int, by_rename: bool, garbage: str | None) -> None:
+        self.play.noted += 1
+        text = f"a thought, the {self.play.noted}th" if garbage is None else garbage
+        self.m.edited = True
+
+        def how(lines: list[str]) -> list[str]:
+            at = 3 + number % (len(lines) - 3)
+            return [*lines[:at], text, *lines[at:]]
+
+        if text:
+            self.task.notes.add(text)
+        self.save(how, by_rename)
+
+
+#: How many scripts are played; `make crashes` plays more.
+EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "100"))
+#: A failing script is made shorter, unless somebody is in a hurry.
+PHASES = [phase for phase in Phase if phase is not Phase.shrink or "ORCHESTRATOR_TEST_HURRY" not in os.environ]
+
+Machine.TestCase.settings = settings(
+    max_examples=EXAMPLES,
+    stateful_step_count=25,
+    phases=PHASES,
+    suppress_health_check=list(HealthCheck),
+)
+TestWhateverHappens = Machine.TestCase
+
+
+# -- scripts that once did not go well, the shortest of each kind ------------------------------------------------------
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine()
+    yield machine
+    machine.teardown()
+
+
+def one_step(machine: Machine, *, begin: bool = True, **more: Any) -> None:
+    machine.spawn((Asked("a", **more),), planned=1, deaths=3, python=True, begin=int(begin))
+
+
+def test_what_is_told_of_a_waiting_task_and_of_its_end_without_a_worker_has_an_id_each(machine: Machine) -> None:
+    """Whoever recognises ids would take the end for what he had been told already."""
+    one_step(machine, begin=False)
+    machine.ordered("pause")
+    machine.somebody_cancels(1)
+
+
+def test_to_cancel_an_ended_task_whose_face_orders_a_step_anew_starts_no_worker(machine: Machine) -> None:
+    one_step(machine)
+    machine.a_step_ends("one")
+    machine.somebody_marks_a_step(0, "redo", True)
+    machine.somebody_cancels(1)
