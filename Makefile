@@ -11,7 +11,7 @@ HAS_PIP := import sys, pip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint soak bench wheel mutants venv clean
+.PHONY: help demo test lint crashes soak bench wheel mutants venv clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -22,6 +22,9 @@ demo: .venv/.done ## run the demonstration
 
 test: lint ## lint, types, all tests, several at once (PYTEST_ARGS="-m 'not slow'" for the quick ones, "-n 0" one by one)
 	@$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
+
+crashes: .venv/.done ## play EXAMPLES=1000 scripts of moves, kills and edits to the product and to its model
+	@ORCHESTRATOR_TEST_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -q tests/test_model.py
 
 soak: .venv/.done ## kill workers and coordinators at random moments for MINUTES=2, replaying SEED=; see that nothing is lost
 	@cd tests && exec ../$(BIN)/python soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

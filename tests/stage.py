@@ -217,7 +217,7 @@ class Stage:
             said = await act(coordinator)
             os.write(writing, json.dumps(("said", said)).encode())
             os.close(writing)
-            while coordinator._watched:
+            while coordinator._watched:  # noqa: ASYNC110 - it tells nobody when it is through
                 await anyio.sleep(LOOK_SECONDS)
 
     # -- moves of the coordinator ----------------------------------------------------------------------------------

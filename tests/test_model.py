@@ -19,7 +19,7 @@ import pytest
 import stage
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from model import TAG, Asked, Model, Question
 from stage import Seat, Stage
 
@@ -178,8 +178,9 @@ class Play:
 class Machine(RuleBasedStateMachine):
     """Which moves there are, and when each can be made."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: bool = True) -> None:
         super().__init__()
+        self.python = python
         self.play = Play()
         self.task: Both
         self.failed = False
@@ -195,11 +196,10 @@ class Machine(RuleBasedStateMachine):
         skill=skills(),
         planned=st.integers(0, 5),
         deaths=st.integers(1, 3),
-        python=st.booleans(),
         begin=st.integers(0, 7),
     )
-    def spawn(self, skill: Any, planned: int, deaths: int, python: bool, begin: int) -> None:
-        self.task = self.play.spawn(skill, planned, deaths, python)
+    def spawn(self, skill: Any, planned: int, deaths: int, begin: int) -> None:
+        self.task = self.play.spawn(skill, planned, deaths, self.python)
         if begin:
             self.somebody_recovers()
 
@@ -436,17 +436,19 @@ class Machine(RuleBasedStateMachine):
 
 
 #: How many scripts are played; `make crashes` plays more.
-EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "60"))
 #: A failing script is made shorter, unless somebody is in a hurry.
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "ORCHESTRATOR_TEST_HURRY" not in os.environ]
 
-Machine.TestCase.settings = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=25,
-    phases=PHASES,
-    suppress_health_check=list(HealthCheck),
-)
-TestWhateverHappens = Machine.TestCase
+
+@pytest.mark.parametrize("python", [True, False], ids=["a skill", "a checklist"])
+def test_whatever_happens_to_a_task_it_stands_as_the_model_says(python: bool) -> None:
+    run_state_machine_as_test(
+        lambda: Machine(python),
+        settings=settings(
+            max_examples=EXAMPLES, stateful_step_count=25, phases=PHASES, suppress_health_check=list(HealthCheck)
+        ),
+    )
 
 
 # -- scripts that once did not go well, the shortest of each kind ------------------------------------------------------
@@ -460,7 +462,7 @@ def machine() -> Iterator[Machine]:
 
 
 def one_step(machine: Machine, *, begin: bool = True, **more: Any) -> None:
-    machine.spawn((Asked("a", **more),), planned=1, deaths=3, python=True, begin=int(begin))
+    machine.spawn((Asked("a", **more),), planned=1, deaths=3, begin=int(begin))
 
 
 def test_what_is_told_of_a_waiting_task_and_of_its_end_without_a_worker_has_an_id_each(machine: Machine) -> None:
