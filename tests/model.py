@@ -104,6 +104,7 @@ class Model:
     redone: int = 0
     seen_redone: int = 0
     clock: int = 0
+    finished: int = -1  #: when its end was the last that was written down
     entered: Counter[str] = field(default_factory=Counter)
     said: list[tuple[str, ...]] = field(default_factory=list)  #: what the worker told the ledger, of this move
     history: list[Model] | None = None  #: how it stood after each line of the journal, while somebody asks
@@ -364,6 +365,7 @@ class Model:
         self.close()
         self.told = None
         self.tick()
+        self.finished = self.clock
 
     def live_on(self) -> None:
         self.deaths = self.leaves = 0
@@ -460,7 +462,7 @@ class Model:
         """Nothing is to be done: it has ended or waits, and there is no news for whoever would take it over."""
         if self.end is None and not self.waits_for():
             return False
-        if self.end is not None and not self.ever_asked and not self.names_an_order():
+        if self.end is not None and self.clock == self.finished and not self.ever_asked and not self.names_an_order():
             return self.face is not None
         return not self.has_news()
 
