@@ -78,7 +78,8 @@ class Bench:
         return environment / "bin" / "python"
 
     def _serve(self) -> subprocess.Popen[str]:
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        ours = ("PYTHONPATH", "PYTEST_", "ORCHESTRATOR_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         return subprocess.Popen(
             [self._python, self.tree / "tests" / "mutants" / "server.py"],
             cwd=self.tree,
