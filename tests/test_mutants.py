@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import hashlib
 import random
 import time
@@ -129,13 +130,31 @@ def test_a_result_is_judged_by_what_the_tests_said() -> None:
 
 
 def test_a_result_is_kept_until_the_mutant_or_its_tests_change(tmp_path: Path) -> None:
-    mutant = NAMED[0]
-    results = trial.Results(tmp_path / "results", fresh=False)
-    results.add(mutant, mutant.tests, trial.Result("caught", "test_x", "why", 1.0))
-    again = trial.Results(tmp_path / "results", fresh=False)
-    assert again.get(mutant, mutant.tests) == trial.Result("caught", "test_x", "why", 1.0)
+    mutant, other, path = NAMED[0], NAMED[1], tmp_path / "results"
+    caught = trial.Result("caught", mutant.tests[0], "why", 1.0)
+    results = trial.Results(path, fresh=False)
+    results.add(mutant, mutant.tests, caught)
+    results.add(other, other.tests, trial.Result("survived"))
+    again = trial.Results(path, fresh=False)
+    assert again.get(mutant, mutant.tests) == caught
+    assert again.get(other, other.tests) == trial.Result("survived")
     assert again.get(mutant, ("tests/test_files.py",)) is None
-    assert again.get(NAMED[1], mutant.tests) is None
+    assert again.get(dataclasses.replace(mutant, around="another function"), mutant.tests) is None
+    assert trial.Results(path, fresh=True).get(mutant, mutant.tests) is None
+    path.write_text(path.read_text().replace('"state": "', '"state": "other'))  # as if the tests had changed since
+    changed = trial.Results(path, fresh=False)
+    assert changed.get(mutant, mutant.tests) is changed.get(other, other.tests) is None
+
+
+def test_the_test_that_noticed_is_known_by_its_text(tmp_path: Path) -> None:
+    def witness(text: str, name: str) -> str:
+        (tmp_path / name).write_text(text)
+        return changes.witness(f"{name}::test_a[x-1]", tmp_path)
+
+    first = witness("def test_a(): assert 1\n\n\ndef test_b(): ...\n", "one.py")
+    assert first == witness("import os\n\n\ndef test_a(): assert 1\n", "two.py") != ""
+    assert first != witness("def test_a(): assert 2\n", "three.py")
+    assert witness("def test_c(): ...\n", "four.py") == changes.witness("gone.py::test_a", tmp_path) == ""
 
 
 # -- the generated ones ----------------------------------------------------------------------------------------------

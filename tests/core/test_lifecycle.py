@@ -27,6 +27,7 @@ from orchestrator.core.lifecycle import (
     end_summary,
     next_action,
     outcome_of,
+    pause_seconds,
 )
 from orchestrator.core.model import Outcome, StepError, StepId, StepStatus, TaskStatus, WorkerExit
 from orchestrator.core.snapshot import Snapshot, fold
@@ -250,3 +251,13 @@ def test_restarts_come_slower_and_slower_and_never_at_once() -> None:
     assert backoff_seconds(3, 0.0) == pytest.approx(0.2)
     assert backoff_seconds(3, 0.5) == pytest.approx(0.3)
     assert backoff_seconds(10**6, 1.0) == 30.0
+
+
+def test_the_pause_is_told_by_the_deaths_and_setbacks_on_the_disk() -> None:
+    """Whoever starts the next attempt, and however often he has begun anew himself."""
+    snapshot = told(ATTEMPT)
+    assert pause_seconds(snapshot, 1.0) == 0.0
+    for deaths, setbacks, failures in ((1, 0, 1), (0, 1, 1), (2, 3, 5), (0, 6, 6), (0, 100, 6), (1, 100, 7)):
+        snapshot.deaths, snapshot.setbacks = deaths, setbacks
+        assert pause_seconds(snapshot, 1.0) == backoff_seconds(failures, 1.0)
+        assert pause_seconds(snapshot, 0.0) == backoff_seconds(failures, 0.0)

@@ -217,6 +217,7 @@ def test_an_attempt_spends_the_budget_by_how_it_closed(
 ) -> None:
     log("closed", outcome=outcome, **fields)
     assert (log.snapshot.deaths, log.snapshot.incompletes) == (deaths, incompletes)
+    assert log.snapshot.setbacks == (1 if fields else 0)
     assert log.snapshot.unclosed is None
     log("closed", outcome="crashed")  # what is closed is not closed again
     assert (log.snapshot.deaths, log.snapshot.attempts[0].closed) == (deaths, outcome)
@@ -224,11 +225,12 @@ def test_an_attempt_spends_the_budget_by_how_it_closed(
 
 def test_a_finished_step_gives_the_budget_back_and_no_other_commit_does(log: Log) -> None:
     log("closed", outcome="crashed").attempt(2)("closed", outcome="incomplete").attempt(3)
+    log("closed", outcome="crashed", death=False).attempt(4)
     for status in ("failed", "skipped", "uncertain"):
         log.commit(f"a {status}", status)
-    assert (log.snapshot.deaths, log.snapshot.incompletes) == (1, 1)
+    assert (log.snapshot.deaths, log.snapshot.setbacks, log.snapshot.incompletes) == (1, 1, 1)
     log.commit("b")
-    assert (log.snapshot.deaths, log.snapshot.incompletes) == (0, 0)
+    assert (log.snapshot.deaths, log.snapshot.setbacks, log.snapshot.incompletes) == (0, 0, 0)
 
 
 def test_to_presume_an_attempt_dead_is_what_its_death_would_do(log: Log) -> None:
@@ -366,15 +368,16 @@ def spent(log: Log) -> Log:
     log.commit("failed", "failed", try_=1, error=WRONG, result_file="f", by_hand=True)
     log.running("unknown", effect="once").commit("unknown", "uncertain")
     log("closed", outcome="crashed", announcement={"status": "uncertain"}).attempt(2)
-    log("closed", outcome="incomplete", announcement={"status": "uncertain"})
+    log("closed", outcome="incomplete").attempt(3)
+    log("closed", outcome="crashed", death=False, announcement={"status": "uncertain"})
     log("end", outcome="failed")
-    assert (log.snapshot.deaths, log.snapshot.incompletes) == (1, 1)
+    assert (log.snapshot.deaths, log.snapshot.setbacks, log.snapshot.incompletes) == (1, 1, 1)
     return log
 
 
 def lives_on(log: Log) -> bool:
     found = log.snapshot
-    return (found.deaths, found.incompletes, found.end, found.attention) == (0, 0, None, None)
+    return (found.deaths, found.setbacks, found.incompletes, found.end, found.attention) == (0, 0, 0, None, None)
 
 
 def reopened(state: StepState) -> bool:

@@ -12,12 +12,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mutants import changes, generated, page
 from mutants.bench import Bench, Run, fast_directory, place_for
-from mutants.changes import REPOSITORY, Mutant, key
+from mutants.changes import REPOSITORY, Mutant, key, state_of, witness
 
 RESULTS = REPOSITORY / ".mutants.jsonl"
 #: How long the tests of one mutant may take on a machine that has other work too; longer is taken for caught.
@@ -40,26 +40,35 @@ class Result:
 
 
 class Results:
-    """What is known from earlier runs, and what comes in now. A result holds while mutant and tests are the same."""
+    """What is known from earlier runs, and what comes in now.
+
+    A result holds while the changed function is the same; that a mutant was noticed, while the test that did is; that
+    it lives, while none of its tests has changed.
+    """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._known: dict[str, Result] = {}
+        self._known: dict[str, tuple[Result, str]] = {}
         if not fresh and path.exists():
             for line in path.read_text().splitlines():
                 row = json.loads(line)
-                self._known[row["key"]] = Result(row["outcome"], row["by"], row["said"], row["seconds"])
+                self._known[row["key"]] = Result(row["outcome"], row["by"], row["said"], row["seconds"]), row["state"]
 
     def get(self, mutant: Mutant, tests: Sequence[str]) -> Result | None:
-        return self._known.get(key(mutant, tests))
+        result, state = self._known.get(key(mutant, tests), (None, ""))
+        return result if result is not None and state == _state(result, tests) else None
 
     def add(self, mutant: Mutant, tests: Sequence[str], result: Result) -> None:
-        row = {"key": key(mutant, tests), "name": mutant.name, "outcome": result.outcome, "by": result.by}
+        row = {"key": key(mutant, tests), "name": mutant.name, "state": _state(result, tests), **asdict(result)}
         with self._lock:
-            self._known[str(row["key"])] = result
+            self._known[str(row["key"])] = result, str(row["state"])
             with open(self._path, "a") as file:
-                print(json.dumps({**row, "said": result.said, "seconds": round(result.seconds, 2)}), file=file)
+                print(json.dumps(row), file=file)
+
+
+def _state(result: Result, tests: Sequence[str]) -> str:
+    return witness(result.by) if "::" in result.by else state_of(tests)
 
 
 def judge(run: Run) -> Result:

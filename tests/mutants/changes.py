@@ -28,6 +28,7 @@ class Mutant:
     mutated: str
     tests: tuple[str, ...]
     module: str = ""  #: for a generated one: what it is counted under
+    around: str = ""  #: the function that is changed, as it was; for a named one what it replaces, and by what
 
     @property
     def id(self) -> str:
@@ -57,7 +58,7 @@ def _named(row: dict[str, str], repository: Path) -> Mutant:
         compile(mutated, row["file"], "exec")
     except SyntaxError as error:
         raise DoesNotApply(f"{row['name']}: what it makes of {row['file']} is no Python: {error}") from None
-    return Mutant(row["name"], row["rule"], row["file"], mutated, tuple(row["tests"]))
+    return Mutant(row["name"], row["rule"], row["file"], mutated, tuple(row["tests"]), "", row["old"] + row["new"])
 
 
 def replace_once(source: str, old: str, new: str, name: str) -> str:
@@ -85,15 +86,31 @@ def _functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def key(mutant: Mutant, tests: Sequence[str], repository: Path = REPOSITORY) -> str:
-    """What a result is kept under: it holds until the changed file, or one of the tests, is another."""
-    digest = hashlib.sha256(f"{mutant.name}\0{mutant.path}\0{mutant.mutated}".encode())
-    for test in tests:
-        digest.update(test.encode() + _content(repository / test.partition("::")[0]))
-    return digest.hexdigest()[:16]
+def key(mutant: Mutant, tests: Sequence[str]) -> str:
+    """What a result is kept under: it holds until the changed function is another."""
+    return _hash(mutant.name, mutant.path, mutant.around, *tests)
+
+
+def state_of(tests: Sequence[str], repository: Path = REPOSITORY) -> str:
+    """What a mutant that lives was tried on: with another test in these files it may not."""
+    return _hash(*(_content(repository / test.partition("::")[0]) for test in tests))
+
+
+def witness(test: str, repository: Path = REPOSITORY) -> str:
+    """The test that noticed, as it is now; empty when it is not there any more."""
+    path, _, function = test.partition("::")
+    source = _content(repository / path)
+    for node in ast.walk(ast.parse(source)) if source else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function.partition("[")[0]:
+            return _hash(ast.get_source_segment(source, node) or "")
+    return ""
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 @functools.cache
-def _content(path: Path) -> bytes:
+def _content(path: Path) -> str:
     """As it was when it was first asked for: the copies in which the tests run are made at the start as well."""
-    return path.read_bytes() if path.is_file() else b""
+    return path.read_text() if path.is_file() else ""

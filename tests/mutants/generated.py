@@ -32,6 +32,7 @@ _SIGNS: dict[type[ast.operator], str] = {
     ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "*", ast.Div: "*", ast.BitOr: "&", ast.BitAnd: "|",
     ast.LShift: ">>", ast.Pow: "*", ast.Mod: "+",
 }  # fmt: skip
+_IN_ANY_ORDER = frozenset({"min", "max", "contextlib.suppress"})
 _WORD = re.compile(r"[A-Za-z_.]+")
 
 Change = tuple[ast.AST, str]
@@ -39,11 +40,20 @@ Change = tuple[ast.AST, str]
 
 def generate(module: str) -> list[Mutant]:
     path = f"orchestrator/{module}.py"
-    tests = PLAN[module][0]
+    source = (REPOSITORY / path).read_text()
+    functions = dict(_functions(ast.parse(source), source))
     return [
-        Mutant(name, "", path, mutated, tests, module)
-        for name, mutated in changed((REPOSITORY / path).read_text(), module)
+        Mutant(name, "", path, mutated, PLAN[module][0], module, functions.get(name.split(": ")[1], ""))
+        for name, mutated in changed(source, module)
     ]
+
+
+def _functions(node: ast.AST, source: str, place: str = "") -> Iterator[tuple[str, str]]:
+    for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{place}.{inner.name}".lstrip(".")
+            yield name, ast.get_source_segment(source, inner) or ""
+            yield from _functions(inner, source, name)
 
 
 def changed(source: str, module: str) -> Iterator[tuple[str, str]]:
@@ -193,7 +203,7 @@ def _of_expression(node: ast.expr) -> Iterator[Change]:
         case ast.Constant():
             yield from _of_constant(node)
         case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in node.args):
-            if ast.unparse(first) != ast.unparse(second):
+            if ast.unparse(node.func) not in _IN_ANY_ORDER and ast.unparse(first) != ast.unparse(second):
                 swapped = ast.Call(node.func, [second, first, *rest], node.keywords)
                 yield node, ast.unparse(ast.copy_location(swapped, node))
 
