@@ -11,8 +11,7 @@ So a free lock says that nothing of the worker can still write, whether or not a
 * It writes down how the worker ended, for a coordinator that is not its parent and cannot see it otherwise.
 * It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by
   `cgroup.kill`.
-
-Nothing here imports more than it must: the guard lives as long as the worker does.
+* It imports no more than it must: it lives as long as the worker does.
 """
 
 from __future__ import annotations
@@ -83,10 +82,7 @@ def enter(settings: Settings) -> None:
     for fd in (wake, waker):
         os.set_blocking(fd, False)
     try:
-        logs = [
-            _Log(settings.out, out_read, settings.output_bytes),
-            _Log(settings.err, err_read, settings.output_bytes),
-        ]
+        logs = [_Log(*end, settings.output_bytes) for end in ((settings.out, out_read), (settings.err, err_read))]
         _guard(pid, logs, wake, waker, settings, _Ending(settings.ended, settings.run))
     finally:
         os._exit(UNCLEAN)
@@ -94,10 +90,9 @@ def enter(settings: Settings) -> None:
 
 def _become_worker(out: int, err: int, lifeline: int, guard: int, prctl: Callable[..., int] | None) -> None:
     os.setpgid(0, 0)  # so that the group can be ended without the guard
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    os.close(out)
-    os.close(err)
+    for fd, number in ((out, 1), (err, 2)):
+        os.dup2(fd, number)
+        os.close(fd)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != guard:
@@ -251,8 +246,7 @@ class _Log:
     def _compact(self) -> None:
         """Cut the middle out: the file is at most the head, a line that says what is missing, and twice the tail."""
         self._head = self._border(self._head, -1)
-        begin = self._border(self._size - self._tail, 1)
-        tail = os.pread(self._fd, self._size - begin, begin)
+        tail = os.pread(self._fd, self._tail, self._border(self._size - self._tail, 1))
         cut = self._cut + self._size - self._head - len(tail) - self._said
         os.ftruncate(self._fd, self._head)
         self._cut, self._said, self._size = cut, 0, self._head  # true whatever becomes of the write
@@ -262,10 +256,8 @@ class _Log:
 
     def _border(self, at: int, step: int) -> int:
         """`at`, or the nearest place in that direction where a character begins: none is cut in two (fault 68)."""
-        for place in range(at, at + 4 * step, step):
-            if (found := os.pread(self._fd, 1, place)) and found[0] & 0xC0 != 0x80:
-                return place
-        return at  # it is no UTF-8
+        bytes_ = ((place, os.pread(self._fd, 1, place)) for place in range(at, at + 4 * step, step))
+        return next((place for place, byte in bytes_ if byte and byte[0] & 0xC0 != 0x80), at)
 
     def finish(self) -> None:
         """Take what is still in the pipe and bring the file under its limit.
@@ -344,11 +336,10 @@ def _marked() -> Iterator[int]:
 
 
 def _leave(cgroup: str) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         _write(f"{os.path.dirname(cgroup)}/cgroup.procs", b"0")
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _empty_cgroup(cgroup: str, deadline: float) -> None:
