@@ -90,6 +90,33 @@ async def ruins_its_spec(task: Any, ledger: str) -> None:
     await task.step("two", two)
 
 
+async def closes_all_that_is_open(task: Any, ledger: str) -> None:
+    """As a daemon does at its start, and here in a thread of the worker."""
+    entries = Entries(ledger)
+
+    def two() -> None:
+        entries.began()
+        os.closerange(3, 1000)
+
+    await task.step("one", entries.began)
+    await task.step("two", two)
+
+
+async def forks(task: Any, ledger: str) -> str:
+    """A child that returns into the loop, as `os.fork` in an async step makes one, and then a step in a thread."""
+
+    async def one() -> str:
+        pid = os.fork()
+        if pid == 0:
+            return "the child"
+        os.waitpid(pid, 0)
+        return "the parent"
+
+    said = await task.step("one", one)
+    await task.step("two", Entries(ledger).began)
+    return str(said)
+
+
 async def is_well(task: Any, ledger: str = "/dev/null") -> str:
     await task.step("one", Entries(ledger).began)
     return "well"

@@ -187,6 +187,24 @@ async def test_logs_that_cannot_be_opened_cost_the_output_and_nothing_else(root:
     assert ledger.count("one began") == 1
 
 
+async def test_a_step_that_closes_what_its_worker_lives_by_ends_the_worker_at_once_and_it_is_said(
+    root: Path, ledger: Ledger
+) -> None:
+    """Its loop would sleep until the limit of the attempt, a day."""
+    where, said = await run(root, spec("closes_all_that_is_open", ledger, deaths=2))
+    await see_that_it_is_given_up(root, where, said, deaths=2)
+    assert "a step closed descriptors that its worker lives by" in said.summary
+    assert kit.tries(ledger, "two") == [1, 2]
+
+
+async def test_a_child_that_a_step_forks_never_puts_its_parent_to_sleep(root: Path, ledger: Ledger) -> None:
+    """It shares the epoll of the loop: what it takes out of it, nobody hears any more."""
+    where, said = await run(root, spec("forks", ledger))
+    assert said.ok, said
+    assert store.read_result(where) == "the parent"
+    assert kit.tries(ledger, "two") == [1]
+
+
 # -- it is kept on disk, whoever comes and goes ----------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from orchestrator.compose import resolve
 from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
 from orchestrator.store import Paths
 from orchestrator.worker import children
+from orchestrator.worker.descriptors import Own
 from orchestrator.worker.task import Task
 
 
@@ -57,7 +58,7 @@ def disk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def skill(desk: Desk) -> Task:
-    return Task(desk.task, TaskSpec("desk", "python", "m:f"), {}, leave=print, resolve=resolve)
+    return Task(desk.task, TaskSpec("desk", "python", "m:f"), {}, leave=print, resolve=resolve, own=Own())
 
 
 def _carry_out(desk: Desk, verb: str, **fields: str) -> None:

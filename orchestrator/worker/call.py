@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import inspect
 import math
+import os
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,10 @@ import anyio.to_thread
 from orchestrator.core.model import Effect, StepId
 from orchestrator.core.snapshot import StepState
 from orchestrator.errors import StepConflict, UsageError
+from orchestrator.worker.descriptors import Own
+
+#: The exit code of a worker that cannot go on.
+BROKEN = 70
 
 #: How long a `once` step that has no timeout is waited for before its worker leaves.
 UNLIMITED_ONCE_SECONDS = 30.0
@@ -52,8 +58,9 @@ async def _unless_cancelled_from_inside(call: Awaitable[Any]) -> Any:
 class Threads:
     """Runs step functions, sync ones in a thread. Cancelling leaves the thread behind: `live` counts those that run."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Own) -> None:
         self.live = 0
+        self._own = own
         self._lock = threading.Lock()
         self._limiter = anyio.CapacityLimiter(math.inf)  # a try that waits for a thread would use up its timeout
 
@@ -72,6 +79,9 @@ class Threads:
             finally:
                 with self._lock:
                     self.live -= 1
+                if not self._own.intact():  # nobody could tell the loop: it would sleep until the attempt's limit
+                    print("a step closed descriptors that its worker lives by: it ends", file=sys.stderr, flush=True)
+                    os._exit(BROKEN)
 
         try:
             result = await anyio.to_thread.run_sync(in_thread, abandon_on_cancel=True, limiter=self._limiter)

@@ -30,7 +30,8 @@ from orchestrator.errors import (
 )
 from orchestrator.store import Paths, read_spec
 from orchestrator.takeover import continue_attempt
-from orchestrator.worker import checklist_runner, skills
+from orchestrator.worker import checklist_runner, descriptors, skills
+from orchestrator.worker.call import BROKEN
 from orchestrator.worker.step import storable, text_of
 from orchestrator.worker.task import Task
 from orchestrator.writer import TaskWriter
@@ -38,7 +39,6 @@ from orchestrator.writer import TaskWriter
 #: Exit codes of a worker whose end is in the journal, or which cannot write one.
 FENCED = 75
 DISK = 74
-BROKEN = 70
 #: The last is a limit on the size of files, which is as good as a full disk.
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
 #: What stops a worker; blocked since its guard forked it off (guard.py).
@@ -84,6 +84,7 @@ def _guard_forks(writer: TaskWriter, lock_fd: int) -> None:
     def in_child() -> None:
         writer.close()
         os.close(lock_fd)
+        descriptors.leave_the_loop_of_the_parent()
 
     os.register_at_fork(after_in_child=in_child)
 
@@ -93,6 +94,7 @@ class _Attempt:
         self._resolve_worker = resolve
         self._writer = writer
         self._cgroup = cgroup
+        self._own: descriptors.Own | None = None
 
     def run(self) -> int:
         try:
@@ -107,6 +109,7 @@ class _Attempt:
 
     async def _main(self, spec: TaskSpec) -> int:
         scope = anyio.CancelScope()
+        self._own = descriptors.Own()
         try:
             async with anyio.create_task_group() as group:
                 await group.start(self._listen, scope)
@@ -162,7 +165,8 @@ class _Attempt:
                 why = why or reason
                 scope.cancel()
 
-            task = Task(self._writer, spec, args, leave=leave, resolve=self._resolve_worker)
+            assert self._own is not None
+            task = Task(self._writer, spec, args, leave=leave, resolve=self._resolve_worker, own=self._own)
             try:
                 result = await skill(task, **args)
                 await task.leave_children()

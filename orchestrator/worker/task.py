@@ -28,6 +28,7 @@ from orchestrator.worker import step as steps
 from orchestrator.worker.call import Call
 from orchestrator.worker.children import Child, OnEnd
 from orchestrator.worker.conversation import Conversation
+from orchestrator.worker.descriptors import Own
 from orchestrator.worker.step import Done, Step
 from orchestrator.worker.todo import Body, Todo
 from orchestrator.writer import TaskWriter
@@ -48,6 +49,7 @@ class Task(Conversation):
         *,
         leave: Callable[[str], None],
         resolve: Callable[..., TaskSpec],
+        own: Own,
     ) -> None:
         super().__init__(writer, leave)
         self.id = writer.where.task_id
@@ -58,7 +60,7 @@ class Task(Conversation):
         self.open: dict[str, Step] = {}  #: tries that run now, by label
         self.calls: dict[str, Call] = {}  #: what each try of this run of the skill was begun for, by label
         self.todos: dict[str, Body] = {}  #: of these, the ones whose body is a loop's
-        self.threads = call_.Threads()
+        self.threads = call_.Threads(own)
         self.unfinished = call_.Unfinished()
         self.stuck = ""  #: why the worker has to end, when a thread does not
         self._needs_result = spec.kind == "python"
