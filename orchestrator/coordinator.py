@@ -28,6 +28,7 @@ from orchestrator.store import (
     Clock,
     Look,
     Paths,
+    begun_here,
     check_readable,
     lock_is_free,
     look,
@@ -124,7 +125,7 @@ class Coordinator(Supervisor):
         """The parent first: it would wait for its children, and makes no new ones any more."""
         try:
             attempt = (await _thread(look, where)).snapshot.unclosed
-            if attempt is not None:
+            if attempt is not None and begun_here(where, attempt):
                 await self._engine.end(attempt, 5.0)
         except (OSError, OrchestratorError) as error:
             errors.append(error)
@@ -156,10 +157,12 @@ class Coordinator(Supervisor):
         """A handle of any task of the root, without watching over it. Raises TaskNotFound."""
         return Handle(self, paths(self.root, task_id))
 
-    async def recover(self, ids: Sequence[str] = ()) -> list[Recovery]:
+    async def recover(self, ids: Sequence[str] = (), *, presume_dead: bool = False) -> list[Recovery]:
         """Look at the tasks named, or all, and go on with each that has no worker. See `recovery.Recovery`.
 
-        What is wrong with one task is said in its own line and never keeps the others from going on.
+        What is wrong with one task is said in its own line and never keeps the others from going on. `presume_dead`:
+        workers on machines that cannot be asked from here are taken for dead where the lock is free. Should one live
+        after all, two work at once: only for machines that are known to be gone.
         """
         await _thread(workspace.sweep_staging, self.root)
         wheres = [paths(self.root, task_id) for task_id in ids or await _thread(task_ids, self.root)]
@@ -167,12 +170,12 @@ class Coordinator(Supervisor):
         at_large = await _thread(AtLarge.of, self.root)
         async with anyio.create_task_group() as group:
             for where in wheres:
-                group.start_soon(self._recover, where, found, at_large)
+                group.start_soon(self._recover, where, found, at_large, presume_dead)
         return [found[where.task_id] for where in wheres]
 
-    async def _recover(self, where: Paths, found: dict[str, Recovery], at_large: AtLarge) -> None:
+    async def _recover(self, where: Paths, found: dict[str, Recovery], at_large: AtLarge, presume_dead: bool) -> None:
         try:
-            found[where.task_id], lock = await _thread(recovery.claim, where, at_large)
+            found[where.task_id], lock = await _thread(recovery.claim, where, at_large, presume_dead)
             if lock is not None:
                 await self.adopt(where, lock)
         except Exhausted:
@@ -191,6 +194,7 @@ class Coordinator(Supervisor):
                         return said
                     if task_id in self._errors:
                         raise self._errors[task_id]
+                    paths(self.root, task_id)  # it may have been moved or removed meanwhile
                     if task_id not in self._watched and await _thread(_nobody_works, where):
                         await _thread(check_readable, where)
                         raise NotRunning(f"nobody works on {task_id}", f"go on with it: orchestrator recover {task_id}")

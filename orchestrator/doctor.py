@@ -69,6 +69,10 @@ def _task(room: Room, where: Paths, known: set[str]) -> Iterator[Finding]:
         pids = ", ".join(str(stray.pid) for stray in left)
         ended = "has ended" if seen.snapshot.end is not None else "has no worker"
         yield Finding("tasks", "mend", "stray", f"it {ended}, and processes of it live: {pids}", _FIX, where.task_id)
+    last = seen.snapshot.attempt
+    if last is not None and not store.begun_here(where, last):
+        what = f"it is a copy: {last.run} was begun in another directory; what is begun here is its own"
+        yield Finding("tasks", "note", "copied", what, "both would do the same work: keep one of them", where.task_id)
     yield from _standing(room, where, seen)
 
 
@@ -77,6 +81,7 @@ _FIX = "orchestrator doctor --fix"
 
 def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
     if seen.snapshot.end is None and seen.alive is not False:
+        yield from _not_to_be_asked(where, seen)
         return
     said, locked = recovery.inspect(where), inspection.is_locked(where)
     recover = f"orchestrator recover {where.task_id}"
@@ -95,6 +100,21 @@ def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
     yield from _cannot_run(where, seen)
 
 
+def _not_to_be_asked(where: Paths, seen: Look) -> Iterator[Finding]:
+    """Nobody here can tell whether its worker lives, or the worker is stopped: it would stay so for ever."""
+    attempt = seen.snapshot.unclosed
+    if seen.elsewhere is not None and inspection.is_locked(where) is False:
+        what = f"its worker is on {seen.elsewhere}, which cannot be asked from here, and nobody holds its lock"
+        yield _person(
+            "elsewhere", what, f"if that machine is gone: {recovery.presume_dead_command(where.task_id)}", where
+        )
+    if seen.alive and attempt is not None:
+        for who in filter(None, (attempt.identity, attempt.guard)):
+            if identity.is_stopped(who):
+                cancel = f"or end it: orchestrator cancel {where.task_id}"
+                yield _person("stopped", f"its process {who.pid} is stopped", f"kill -CONT {who.pid}   {cancel}", where)
+
+
 def _held(where: Paths, seen: Look) -> Iterator[Finding]:
     """The worker is dead, and a process that has not its mark has its lock: it is not ours to end."""
     around = holders.processes()
@@ -107,6 +127,10 @@ def _held(where: Paths, seen: Look) -> Iterator[Finding]:
 
 def _damaged(where: Paths, seen: Look) -> Finding:
     what = "; ".join(seen.damage)
+    try:
+        store.check_readable(where)
+    except OrchestratorError as error:
+        return _person("damaged", error.what, error.hint, where)
     _, problem = inspection.spec_of(where)
     if problem and seen.snapshot.end is None:
         return _person("damaged", f"{what}; and {problem}", "read what is left, and spawn the work anew", where)
@@ -131,7 +155,7 @@ def strays_of(room: Room, seen: Look) -> list[Seen]:
 
     Only such as name this root themselves; none while the worker lives, or when that cannot be known.
     """
-    marks = {attempt.token for attempt in strays.over(seen.snapshot, room.now) if attempt.token}
+    marks = {attempt.token for attempt in strays.over(seen.where, seen.snapshot, room.now) if attempt.token}
     return [process for process in room.ours if process.token in marks]
 
 
@@ -153,6 +177,9 @@ def _leftovers(room: Room) -> Iterator[Finding]:
     for path in workspace.leftovers(room.root):
         if inspection.is_locked(Paths(path)) is False:
             yield Finding("leftovers", "mend", "staging", f"{path} was left by a crash", _FIX)
+    for path in workspace.links(room.root):
+        what = f"{path} is a link: what it leads to is no task of this root, and is left alone"
+        yield Finding("leftovers", "person", "link", what, f"put the directory itself there, or: rm '{path}'")
     for where in room.wheres:
         for path in temporaries(where):
             if inspection.is_locked(where) is False:

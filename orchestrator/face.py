@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from typing import NamedTuple
 
 from orchestrator import files
@@ -14,6 +15,10 @@ from orchestrator.core.handedit import face_labels
 from orchestrator.core.model import Checkpoint, Output, StepStatus, TaskStatus
 from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.errors import Damaged
+
+#: The tick of a file system's clock: two seconds at the most where it knows whole seconds only, else that of a kernel.
+COARSE_SECONDS = 2.1
+FINE_SECONDS = 0.05
 
 
 class Displaced(NamedTuple):
@@ -29,13 +34,15 @@ class Face:
     `flush` gives back what it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
     """
 
-    __slots__ = ("_dirty", "_index", "_stamp", "_written", "checklist", "path")
+    __slots__ = ("_dirty", "_index", "_proven", "_stamp", "_stamped", "_written", "checklist", "path")
 
     def __init__(self, path: str, checklist: Checklist, snapshot: Snapshot, written: bytes | None) -> None:
         self.path = path
         self._written = written
         self._dirty = False
         self._stamp: tuple[int, ...] | None = None  # of the file as we wrote it, or looked at it, last
+        self._stamped = 0.0  # when that was, on the monotonic clock
+        self._proven = False  # whether any edit since would have another stamp
         self.take(checklist, snapshot)
 
     def take(self, checklist: Checklist, snapshot: Snapshot) -> None:
@@ -99,21 +106,37 @@ class Face:
         data = self.checklist.render()
         before = self._written
         displaced = files.exchange(self.path, data, expected=before, sync=sync)
-        self._written, self._dirty, self._stamp = data, False, _stamp(self.path)
+        self._written, self._dirty = data, False
+        self._remember(_stamp(self.path))
         return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
 
     def touched(self) -> bool:
-        return _stamp(self.path) != self._stamp
+        """Whether somebody has saved the file since. Costs a look at its time, and after each write one at its text."""
+        stamp = _stamp(self.path)
+        return stamp != self._stamp or not (stamp is None or self._proven or self._is_as_written(stamp))
+
+    def _remember(self, stamp: tuple[int, ...] | None) -> None:
+        self._stamp, self._stamped, self._proven = stamp, time.monotonic(), False
+
+    def _is_as_written(self, stamp: tuple[int, ...]) -> bool:
+        """An edit of the same length within one tick of the file system's clock shows in nothing but the text."""
+        tick = COARSE_SECONDS if stamp[1] % 1_000_000_000 == 0 else FINE_SECONDS
+        passed = time.monotonic() - self._stamped > tick
+        try:
+            same = files.read(self.path) == self._written
+        except (OSError, Damaged):
+            return False
+        self._proven = same and passed
+        return same
 
     def edited(self) -> Displaced | None:
         """The text of task.md when it is not what we wrote last. A file that cannot be read is none.
 
-        Costs no more than a look at its time and size when nobody has touched it.
+        Costs no more than `touched` when nobody has touched it.
         """
-        stamp = _stamp(self.path)
-        if stamp == self._stamp:
+        if not self.touched():
             return None
-        self._stamp = stamp
+        self._remember(_stamp(self.path))
         try:
             text = files.read(self.path)
             if text == self._written:

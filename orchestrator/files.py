@@ -28,6 +28,7 @@ from orchestrator.errors import Damaged, SyncFailed
 from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
 from orchestrator.reading import READ, check_exhausted
 from orchestrator.reading import entries as entries
+from orchestrator.reading import identity as identity
 from orchestrator.reading import read as read
 from orchestrator.reading import read_tail as read_tail
 from orchestrator.reading import sha256 as sha256
@@ -106,12 +107,15 @@ class SyncedFile:
             raise SyncFailed(said, _MEND) from error
 
     def in_place(self) -> bool:
-        """Whether the path still names the file we write: an agent may have deleted or replaced it."""
+        """Whether the path still names the file we write, with what we wrote in it and nothing else.
+
+        An agent may have deleted or replaced it; a line of somebody else's may stand in it.
+        """
         try:
             found = os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._identity
+        return (found.st_dev, found.st_ino) == self._identity and found.st_size == self.size
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -367,10 +371,14 @@ def lock_directory(path: str) -> int | None:
 
     The lock belongs to the open file description: a worker that gets the descriptor holds it as well, without a gap,
     until the last copy is closed. It is never unlocked, only closed, so that no copy can take it from another.
+    Raises FileNotFoundError also when the directory was removed or renamed meanwhile: what was locked then is another.
     """
     fd = _open(path, _DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mine, there = os.fstat(fd), os.stat(path)
+        if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
+            raise FileNotFoundError(errno.ENOENT, "the directory was replaced in this moment", path)
     except BlockingIOError:
         os.close(fd)
         return None

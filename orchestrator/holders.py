@@ -91,6 +91,12 @@ def of_lock(directory: str, *, shared: bool = False) -> list[int] | None:
     return [pid for pid in _pids() if _has_lock(pid, real, kind)]
 
 
+def named(directory: str) -> list[Seen]:
+    """Who has the lock of a directory, besides ourselves; empty where that cannot be seen."""
+    pids = set(of_lock(directory) or ()) - {os.getpid()}
+    return [seen for seen in processes() if seen.pid in pids] if pids else []
+
+
 def _has_lock(pid: int, directory: str, kind: bytes) -> bool:
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):

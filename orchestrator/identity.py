@@ -37,6 +37,16 @@ def alive(who: Identity) -> bool | None:
     return _ticks(who.pid) == who.ticks
 
 
+def is_stopped(who: Identity) -> bool:
+    """Whether a living process was stopped by a signal. False where that cannot be seen."""
+    try:
+        with open(f"/proc/{who.pid}/stat", "rb", buffering=0) as file:
+            state = file.read(1024).rpartition(b")")[2].split()[0]
+    except OSError:
+        return False
+    return state in (b"T", b"t") and alive(who) is True
+
+
 def same_kernel(who: Identity) -> bool:
     """Whether it ran under this very kernel, since its last boot: then locks held there are seen here."""
     return who.boot == _boot()

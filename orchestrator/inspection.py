@@ -37,6 +37,8 @@ def facts_of(where: Paths, clock: Clock) -> Facts:
         problem,
         spec.limits if spec else Limits(),
         {step.name: step.retries for step in spec.steps} if spec else {},
+        seen.elsewhere is not None,
+        seen.snapshot.attempt is not None and not store.begun_here(where, seen.snapshot.attempt),
     )
 
 
@@ -77,6 +79,8 @@ def holding(where: Paths, snapshot: Snapshot, around: list[Seen]) -> tuple[Proce
 def role(where: Paths, snapshot: Snapshot, seen: Seen) -> str:
     """The part that a process plays in a task: worker, guard, supervisor, stray (it has its mark), or other."""
     attempt = snapshot.attempt
+    if attempt is not None and not store.begun_here(where, attempt):
+        attempt = None
     if attempt is not None and seen.who == attempt.identity:
         return "worker"
     if attempt is not None and seen.who == attempt.guard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
@@ -22,6 +23,7 @@ class Ledger:
         self._journal = files.SyncedFile(where.journal)
         self._lines = lines  # every line of the journal, in case it has to be written again
         self._spec = _kept(where.spec)
+        self._home = files.identity(where.directory)
         self.run = snapshot.attempts[-1].run if snapshot.attempts else self._run_of(snapshot.attempt_number)
         self.notices: list[str] = []
 
@@ -50,8 +52,11 @@ class Ledger:
     def _write_journal_again(self) -> None:
         """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole.
 
-        What the task runs is written again as well when all of `.task` is gone: nobody else knows it.
+        What the task runs is written again as well when all of `.task` is gone: nobody else knows it. When the whole
+        workspace was moved or removed, what lies at its path now is not ours to write to.
         """
+        if files.identity(self.where.directory) != self._home:
+            raise FileNotFoundError(errno.ENOENT, "the workspace was moved or removed", self.where.directory)
         self._journal.close()
         self.make(self.where.inner)
         files.replace(self.where.journal, b"".join(self._lines), sync=True)

@@ -76,5 +76,6 @@ def timestamp(seconds: float) -> str:
 
 
 def seconds_of(stamp: str) -> float:
-    """The inverse of `timestamp`."""
-    return datetime.fromisoformat(stamp).timestamp()
+    """The inverse of `timestamp`. A moment without a zone, which another tool may have written, is one of UTC."""
+    moment = datetime.fromisoformat(stamp)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

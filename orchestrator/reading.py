@@ -96,6 +96,15 @@ def size(path: str) -> int:
         return 0
 
 
+def identity(path: str) -> tuple[int, int] | None:
+    """Which file or directory a path leads to; None when it is not there."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
     import hashlib  # 3 ms, which a list does not need

@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator import files, identity, store, strays
+from orchestrator import containment, files, holders, store, strays
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
-from orchestrator.core.model import Announcement, Outcome, StepError, StepStatus, WorkerExit
+from orchestrator.core.model import Announcement, Containment, Outcome, StepError, StepStatus, WorkerExit
 from orchestrator.core.snapshot import AttemptState
 from orchestrator.errors import Damaged, OrchestratorError, SyncFailed
 from orchestrator.store import Look, Paths
@@ -19,6 +19,9 @@ from orchestrator.strays import AtLarge
 
 if TYPE_CHECKING:
     from orchestrator.writer import TaskWriter
+
+#: How long the end of what a dead worker left is waited for, when that keeps the task's lock.
+STRAY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +40,15 @@ class Recovery:
     news: bool = False  #: a person's orders or edits are to be taken over; what is told comes after them
 
 
-def inspect(where: Paths, *, locked: bool = False) -> Recovery:
-    """Tell what `recover` would do. Takes no lock, writes nothing; total. `locked`: the caller has the task's lock."""
+def inspect(where: Paths, *, locked: bool = False, presume_dead: bool = False) -> Recovery:
+    """Tell what `recover` would do. Takes no lock, writes nothing; total. `locked`: the caller has the task's lock.
+
+    `presume_dead`: a person says that a worker on another machine is gone.
+    """
     end = store.ended_by_tail(where)
     if end is not None and not _may_be_reopened(where):
         return Recovery(where.task_id, "ended", None, str(end["outcome"]))
-    return _judge(where, store.look(where, with_face=False), locked)
+    return _judge(where, store.look(where, with_face=False), locked, presume_dead)
 
 
 def _may_be_reopened(where: Paths) -> bool:
@@ -62,16 +68,17 @@ def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
     return Recovery(where.task_id, "damaged", None, what)
 
 
-def claim(where: Paths, at_large: AtLarge | None = None) -> tuple[Recovery, int | None]:
+def claim(where: Paths, at_large: AtLarge | None = None, presume_dead: bool = False) -> tuple[Recovery, int | None]:
     """Tell what is to be done, and take the task's lock when there is something to do.
 
     Of a task that nobody goes on with, what a killed guard left alive is ended; `at_large` is where that is looked for,
     when the caller looks at many tasks.
 
     The lock is None for a task that is alive elsewhere, or that has ended, or waits for a person, and has nothing to
-    be taken over: no order, no edit of its task.md.
+    be taken over: no order, no edit of its task.md. What a dead worker left and keeps the lock with is ended. With
+    `presume_dead`, a worker on a machine that cannot be asked is taken for dead, if the lock is free.
     """
-    said = inspect(where)
+    said = inspect(where, presume_dead=presume_dead)
     if said.action in ("waits", "ended") and not said.news and (said.action == "waits" or _face_is_right(where, said)):
         strays.end(where, at_large or AtLarge.of(os.path.dirname(where.directory)), time.time())
         return said, None
@@ -84,12 +91,57 @@ def claim(where: Paths, at_large: AtLarge | None = None) -> tuple[Recovery, int 
     if lock is None and said.action == "alive":
         return said, None
     if lock is None:
-        return Recovery(where.task_id, "alive", None, "somebody holds it at this moment"), None
+        lock = _lock_of_the_dead(where)
+    if lock is None:
+        return _held(where), None
+    if presume_dead:
+        _declare_dead(where)
     again = inspect(where, locked=True)  # what was true before the lock need not be now
     if again.action == "alive" or (again.action == "waits" and not again.news):
         os.close(lock)
         return again, None
     return again, lock
+
+
+def _lock_of_the_dead(where: Paths) -> int | None:
+    """End what a dead worker left, for it keeps the lock; the lock then, or None when somebody has it all the same."""
+    last = store.look(where, with_face=False).snapshot.attempt
+    if last is None or not store.begun_here(where, last) or not strays.both_dead(last):
+        return None
+    containment.end(Containment(last.token, last.cgroup), STRAY_SECONDS)
+    return files.lock_patiently(where.directory)
+
+
+def _held(where: Paths) -> Recovery:
+    """What is said of a task whose lock cannot be had."""
+    again = inspect(where)
+    if again.action in ("alive", "ended", "waits"):  # meanwhile somebody has seen to it
+        return again
+    last = store.look(where, with_face=False).snapshot.attempt
+    left = list(containment.marked(last.token)) if last is not None and last.token and strays.both_dead(last) else []
+    if left:
+        what = f"its worker is dead, and what it left cannot be ended: process {', '.join(map(str, left))}"
+        return Recovery(where.task_id, "damaged", again.step, f"{what}; no other is started beside it")
+    return Recovery(where.task_id, "alive", again.step, f"{held_by(where)} at this moment")
+
+
+def held_by(where: Paths) -> str:
+    """Who has the task's lock, in words."""
+    seen = holders.named(where.directory)
+    return "; ".join(f"process {who.pid} holds it: {who.command}" for who in seen) or "somebody holds it"
+
+
+def _declare_dead(where: Paths) -> None:
+    """With the lock held: a person has said that the worker on another machine is gone. Its end is recorded so."""
+    from orchestrator.takeover import take_over
+
+    if store.look(where, with_face=False).elsewhere is None:
+        return
+    task = take_over(where, time.time)
+    try:
+        task.close_attempt(Outcome.LOST, reason="its machine is gone: a person said so")
+    finally:
+        task.close()
 
 
 def _face_is_right(where: Paths, ended: Recovery) -> bool:
@@ -115,9 +167,9 @@ def _problem(where: Paths) -> str | None:
     return None
 
 
-def _judge(where: Paths, seen: Look, locked: bool) -> Recovery:
+def _judge(where: Paths, seen: Look, locked: bool, presume_dead: bool) -> Recovery:
     snapshot = seen.snapshot
-    if snapshot.end is None and seen.alive is not False and not (locked and _was_in_another_container(seen)):
+    if snapshot.end is None and seen.alive is not False and not _is_gone(seen, locked, presume_dead):
         return _alive(seen)
     unburied = snapshot.end is not None and snapshot.unclosed is not None  # it died before all of its end was written
     snapshot.presume_dead()
@@ -151,11 +203,12 @@ def _foresee(seen: Look) -> bool:
     return orders.foresee(seen.where, seen.snapshot)
 
 
-def _was_in_another_container(seen: Look) -> bool:
-    """Whether the worker ran in another pid namespace of this very kernel: then a lock that we got says it is gone."""
-    attempt = seen.snapshot.unclosed
-    known = attempt.identity if attempt is not None else None
-    return seen.alive is None and known is not None and identity.same_kernel(known)
+def _is_gone(seen: Look, locked: bool, presume_dead: bool) -> bool:
+    """Whether a worker that cannot be asked is gone.
+
+    In another pid namespace of this very kernel: when we have the lock. On another machine: when a person says so.
+    """
+    return seen.alive is None and (presume_dead if seen.elsewhere is not None else locked)
 
 
 def _alive(seen: Look) -> Recovery:
@@ -163,10 +216,17 @@ def _alive(seen: Look) -> Recovery:
     assert attempt is not None
     assert attempt.identity is not None
     where = f"worker {attempt.identity.pid} (attempt {attempt.number})"
+    more = ""
     if seen.alive is None:
         where += f" on {attempt.identity.host}, which cannot be asked from here"
+    if seen.elsewhere is not None and store.lock_is_free(seen.where):
+        more = f"; its lock is free here: if that machine is gone: {presume_dead_command(seen.task_id)}"
     step = seen.snapshot.resume_point()
-    return Recovery(seen.task_id, "alive", step.label if step else None, f"{where}: left alone")
+    return Recovery(seen.task_id, "alive", step.label if step else None, f"{where}: left alone{more}")
+
+
+def presume_dead_command(task_id: str) -> str:
+    return lifecycle.command_line("recover TASK --presume-dead", task_id)
 
 
 def _by_action(where: Paths, seen: Look, action: Ended | lifecycle.Start | Finish | Wait) -> Recovery:

@@ -147,10 +147,11 @@ def _attempts_logged(where: Paths) -> int:
 def _old(requests: Sequence[Request], texts: Mapping[str, StepFile]) -> list[tuple[str, str]]:
     """The orders that the lost journal may have carried out already: they are not carried out once more.
 
-    Those given after the last checkpoint are still to be carried out.
+    Those given when it was lost already, or after the last checkpoint, are still to be carried out.
     """
     last = _last_at(texts)
-    return [(str(r["id"]), str(r["verb"])) for r in requests if not _is_newer(r.get("at"), last)]
+    old = (r for r in requests if r.get("journal") != "lost" and not _is_newer(r.get("at"), last))
+    return [(str(r["id"]), str(r["verb"])) for r in old]
 
 
 def _is_newer(at: Any, last: str) -> bool:

@@ -37,7 +37,11 @@ SETTLE_SECONDS = 0.05
 #: A task whose supervision failed (a full disk, a process that cannot be ended) is tried again, later and later.
 _FAILURES_BEFORE_LONGEST = 9
 
-Signature = tuple[tuple[int, int], ...]
+#: Files changed less than so many seconds ago are looked at once more after as many: a second change within one tick
+#: of the file system's clock (up to two seconds) shows in neither time nor, at times, size.
+FRESH_SECONDS = 2.5
+
+Signature = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +53,21 @@ class Aside:
 
 
 def signature(where: Paths) -> Signature:
-    """Size and time of the files by which a task can come to need something."""
+    """Size, time and number of the files by which a task can come to need something."""
     return tuple(_stat(path) for path in (where.journal, where.requests, where.task_md))
 
 
-def _stat(path: str) -> tuple[int, int]:
+def _stat(path: str) -> tuple[int, int, int]:
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
-        return -1, 0
-    return found.st_size, found.st_mtime_ns
+        return -1, 0, 0
+    return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def is_fresh(mark: Signature, now: float) -> bool:
+    """Whether any of the files was changed a moment ago, or in the future: then its time proves nothing yet."""
+    return any(now - mtime / 1e9 < FRESH_SECONDS for _, mtime, _ in mark)
 
 
 async def serve(supervisor: Supervisor, interval: float, output: IO[str]) -> None:
@@ -168,7 +177,7 @@ class Serving:
             self._end(await self._supervisor.supervise(where, lock))
             self._failures.pop(where.task_id, None)
             if await _thread(signature, where) == mark:  # it changed nothing: it would change nothing again
-                self._aside[where.task_id] = Aside(mark)
+                self._put_aside(where, mark)
         except Exception as error:  # even an error of ours in one task must not cost the others their coordinator
             self._failed(where, mark, error)
         finally:
@@ -176,9 +185,15 @@ class Serving:
             self._wake.set()
 
     def _set_aside(self, where: Paths, mark: Signature, said: Recovery) -> None:
-        self._aside[where.task_id] = Aside(mark)
+        self._put_aside(where, mark)
         if said.action != "ended":
             self._say(said.action, where.task_id, said.reason)
+
+    def _put_aside(self, where: Paths, mark: Signature) -> None:
+        """Until one of its files changes; one that has just changed is looked at once more."""
+        before = self._aside.get(where.task_id)
+        again = (before is None or before.signature != mark) and is_fresh(mark, time.time())
+        self._aside[where.task_id] = Aside(mark, time.monotonic() + FRESH_SECONDS if again else None)
 
     def _failed(self, where: Paths, mark: Signature, error: Exception) -> None:
         if not os.path.isdir(where.directory):  # it was removed meanwhile, as tasks are

@@ -17,7 +17,7 @@ from orchestrator import files, identity
 from orchestrator.core import journal
 from orchestrator.core.model import Announcement, Outcome, TaskSpec
 from orchestrator.core.names import is_task_id
-from orchestrator.core.snapshot import Snapshot, fold
+from orchestrator.core.snapshot import AttemptState, Snapshot, fold
 from orchestrator.errors import BadSpec, Damaged, RootUnusable, TaskNotFound
 from orchestrator.places import CHILD as CHILD
 from orchestrator.places import Clock as Clock
@@ -38,9 +38,12 @@ def paths(root: str, task_id: str) -> Paths:
 
 
 def task_ids(root: str) -> list[str]:
-    """The ids of all tasks of a root, oldest first. An absent root has none. Raises RootUnusable for a file."""
+    """The ids of all tasks of a root, oldest first. An absent root has none. Raises RootUnusable for a file.
+
+    A link is no task, wherever it leads: work would go on in a directory that another root may have as well.
+    """
     try:
-        names = os.listdir(root)
+        names = [entry.name for entry in os.scandir(root) if not entry.is_symlink()]
     except FileNotFoundError:
         return []
     except NotADirectoryError:
@@ -57,7 +60,15 @@ def read_journal(where: Paths) -> journal.Reading:
 
 
 def check_readable(where: Paths) -> None:
-    """Raises Damaged when neither journal, task.md nor step files say anything: that is no task that never began."""
+    """Raises Damaged when neither journal, task.md nor step files say anything: that is no task that never began.
+
+    And when `.task` is a link: what is behind it is nobody's to write to, and may be another task's.
+    """
+    if os.path.islink(where.inner):
+        raise Damaged(
+            f"{where.inner} is a link: nothing is written through it",
+            "put the directory itself in its place, or remove the link: its journal is then made again from task.md",
+        )
     if not _read_heading(where)[1]:
         return
     with contextlib.suppress(Damaged, OSError):
@@ -116,6 +127,8 @@ _TEXTS = ("id", "verb", "step", "question", "text", "why")
 def make_request(where: Paths, request: Mapping[str, Any]) -> None:
     """Append a request durably. It begins with a newline, so that a torn line before it cannot swallow it."""
     files.make_directories(where.inner)  # an agent may have removed it
+    if not files.size(where.journal):  # given to no journal: the one that is made again has not heard of it
+        request = {**request, "journal": "lost"}
     files.append(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n", sync=True)
 
 
@@ -141,11 +154,22 @@ class Look:
 
     @property
     def alive(self) -> bool | None:
-        """Whether the worker of the last attempt lives; None when it cannot be known from here."""
+        """Whether the worker of the last attempt lives; None when it cannot be known from here.
+
+        The worker of a task that this is a copy of is none of ours.
+        """
         attempt = self.snapshot.unclosed
-        if attempt is None or attempt.identity is None:
+        if attempt is None or attempt.identity is None or not begun_here(self.where, attempt):
             return False
         return identity.alive(attempt.identity)
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The machine on which the worker may live, when neither its processes nor its locks can be seen from here."""
+        attempt = self.snapshot.unclosed
+        if attempt is None or attempt.identity is None or self.alive is not None:
+            return None
+        return None if identity.same_kernel(attempt.identity) else attempt.identity.host
 
     @property
     def state(self) -> str:
@@ -175,9 +199,21 @@ class Look:
         return announcement_from_json(said) if said else None
 
 
+def begun_here(where: Paths, attempt: AttemptState) -> bool:
+    """Whether an attempt was begun in this very directory, and not in one that it was copied from.
+
+    Told by the id in its run and by the number of the directory, which no copy has, and a directory that was moved
+    keeps. Journals of before have no number: then the id has to do.
+    """
+    if not attempt.run.startswith(f"{where.task_id}."):
+        return False
+    found = files.identity(where.directory)
+    return attempt.place is None or (found is not None and found[1] == attempt.place)
+
+
 def look(where: Paths, *, with_face: bool = True) -> Look:
     """Read a task. Total: what cannot be read is listed in `damage`, and never taken for empty."""
-    damage: list[str] = []
+    damage: list[str] = [".task is a link"] if os.path.islink(where.inner) else []
     reading: journal.Reading | None = None
     try:
         reading = read_journal(where)
@@ -268,8 +304,15 @@ def last_lines(where: Paths) -> list[dict[str, Any]]:
         data, _ = files.read_tail(where.journal, _TAIL_BYTES)
     except OSError:
         return []
-    entries = [journal.decode(line) for line in data.split(b"\n")[-3:-1]]
-    return [e for e in entries if e is not None] if data.endswith(b"\n") and None not in entries else []
+    found = [journal.decode(line) for line in data.split(b"\n")[-3:-1]]
+    entries = [e for e in found if e is not None]
+    if not data.endswith(b"\n") or len(entries) != len(found):
+        return []
+    newest = data.rfind(b'"kind":"attempt"')
+    begun = journal.decode(data[data.rfind(b"\n", 0, newest) + 1 : data.find(b"\n", newest)]) if newest >= 0 else None
+    if begun is not None and any(e["run"] != begun["run"] for e in entries):
+        return []  # of an attempt that was replaced: these may not count
+    return entries
 
 
 def ended_by_tail(where: Paths) -> dict[str, Any] | None:

@@ -41,18 +41,19 @@ class AtLarge:
         return {seen.token for seen in self.processes} | {containment.token_of(cgroup) for cgroup in self.cgroups}
 
 
-def over(snapshot: Snapshot, now: float) -> Iterator[AttemptState]:
-    """The attempts of which no process may be left."""
-    yield from snapshot.attempts[:-1]  # a further one was begun only when all of these were dead
-    last = snapshot.attempt
-    if last is None:
+def over(where: Paths, snapshot: Snapshot, now: float) -> Iterator[AttemptState]:
+    """The attempts of which no process may be left. Those of a task that this is a copy of are none of ours."""
+    here = [attempt for attempt in snapshot.attempts if store.begun_here(where, attempt)]
+    yield from (attempt for attempt in here if attempt is not snapshot.attempt)  # dead when a further one was begun
+    last = here[-1] if here else None
+    if last is None or last is not snapshot.attempt:
         return
     late = last.closed is not None and now - store.seconds_of(snapshot.last_at) > GRACE_SECONDS
-    if late or _both_dead(last):
+    if late or both_dead(last):
         yield last
 
 
-def _both_dead(attempt: AttemptState) -> bool:
+def both_dead(attempt: AttemptState) -> bool:
     """Worker and guard have said who they are, and are known to be dead."""
     return all(who is not None and identity.alive(who) is False for who in (attempt.identity, attempt.guard))
 
@@ -69,7 +70,7 @@ def end(where: Paths, at_large: AtLarge, now: float) -> list[Seen]:
     if not any(token.encode() in data for token in at_large.tokens()):  # the usual case costs no parsing
         return []
     snapshot = store.look(where, with_face=False).snapshot
-    marks = {a.token: a for a in over(snapshot, now) if a.token and a.run.startswith(f"{where.task_id}.")}
+    marks = {a.token: a for a in over(where, snapshot, now) if a.token}
     found = [seen for seen in at_large.processes if seen.token in marks and identity.alive(seen.who) is True]
     for seen in found:
         containment.send(seen.pid, signal.SIGKILL)

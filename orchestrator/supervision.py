@@ -19,10 +19,10 @@ from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import WAITING, Ended, Finish, Start, Wait
 from orchestrator.core.model import Announcement, Launch, Outcome, WorkerExit
 from orchestrator.core.snapshot import AttemptState
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import Held, OrchestratorError, TaskNotFound
 from orchestrator.family import children
 from orchestrator.ports import Engine
-from orchestrator.store import Clock, Paths, check_readable, ended_by_tail, look, make_request, read_spec
+from orchestrator.store import Clock, Paths, begun_here, check_readable, ended_by_tail, look, make_request, read_spec
 from orchestrator.takeover import take_over
 from orchestrator.watching import Watch
 from orchestrator.writer import TaskWriter
@@ -31,8 +31,12 @@ _thread = anyio.to_thread.run_sync
 
 #: How long a worker may take to say who it is, before it is ended as one that never will.
 STARTUP_SECONDS = 60.0
+#: Of the time between two looks at such a worker, no more than this counts.
+LOOK_COUNTS_SECONDS = 2.0
 #: How often a lock that somebody holds for a moment is asked for again.
 LOCK_LOOK_SECONDS = 0.05
+#: How long a cancel waits for a lock that is held by no worker of the task, before it says by whom and gives up.
+CANCEL_SECONDS = 10.0
 
 
 class Supervisor:
@@ -43,7 +47,7 @@ class Supervisor:
         self._config = config
         self._engine = engine
         self._clock = clock
-        self._unborn: dict[str, float] = {}  # when a run was first seen that had not said who it is
+        self._unborn: dict[str, tuple[float, float]] = {}  # of a run that has not said who it is: last look, seconds
         self._random = random.Random()
 
     async def supervise(
@@ -106,18 +110,26 @@ class Supervisor:
         """Cancel a task, and its sub-tasks before it; an ended one stays as it is.
 
         One whose task.md orders a step anew has not ended: it would be taken up by the very supervision below.
+        Raises Held, with the name of the holder, when its lock cannot be had though nothing that we know of its worker
+        is alive. The order stays given: whoever has the task next carries it out.
         """
         await _thread(check_readable, where)
         if (await _thread(recovery.inspect, where)).action != "ended":
             request = {"id": secrets.token_hex(8), "verb": "cancel", "at": self._clock()}
             await _thread(make_request, where, request)
+        deadline, mark = time.monotonic() + CANCEL_SECONDS, -1
         while True:
-            attempt = (await _thread(look, where)).snapshot.unclosed
+            seen = await _thread(look, where)
+            attempt = seen.snapshot.attempt  # closed or not: what it left may have the lock
             if _is_of(attempt, where) and (attempt.identity is not None or self.overdue(attempt)):
                 await self._engine.end(attempt, 5.0)
             lock = await self.lock(where, seconds=1.0)
             if lock is not None:
                 return await self.supervise(where, lock)
+            if mark != (mark := files.size(where.journal)):  # somebody works on it, perhaps on this very order
+                deadline = time.monotonic() + CANCEL_SECONDS
+            elif time.monotonic() > deadline:
+                raise await _thread(_held, where)
 
     async def _to_the_end(self, where: Paths, lock: int | None, begun: Callable[[], None]) -> Announcement:
         seen_exit: WorkerExit | None = None
@@ -151,7 +163,13 @@ class Supervisor:
         """The task's lock; None when it is still held after so many seconds."""
         deadline = time.monotonic() + seconds
         while True:
-            lock = await _thread(files.lock_directory, where.directory)
+            try:
+                lock = await _thread(files.lock_directory, where.directory)
+            except FileNotFoundError:
+                raise TaskNotFound(
+                    f"{where.task_id} is gone: its directory was moved or removed",
+                    f"see what there is: orchestrator --root {self.root} list",
+                ) from None
             if lock is not None or time.monotonic() >= deadline:
                 return lock
             await anyio.sleep(LOCK_LOOK_SECONDS)
@@ -166,6 +184,9 @@ class Supervisor:
         if attempt.identity is not None and seen.alive is None:  # on another machine, or in another pid namespace
             await anyio.sleep(1.0)
             return None
+        if not _is_of(attempt, where):  # a copy: whoever holds its lock, it is not the worker that its journal names
+            await anyio.sleep(LOCK_LOOK_SECONDS)
+            return None
         if attempt.identity is None or seen.alive is False:  # the lock is held by a descendant, or one that never began
             await self._engine.end(attempt, 0.0)
             await anyio.sleep(LOCK_LOOK_SECONDS)
@@ -173,9 +194,15 @@ class Supervisor:
         return await _thread(recovery.how_it_ended, where, attempt, await self._engine.wait(attempt))
 
     def overdue(self, attempt: AttemptState) -> bool:
-        """Whether a worker should long have said who it is."""
-        since = self._unborn.setdefault(attempt.run, time.monotonic())
-        return time.monotonic() - since > STARTUP_SECONDS
+        """Whether a worker should long have said who it is: told by how long it was waited for, look after look.
+
+        A gap between two looks is a machine that slept, and its worker with it: no more than a moment of it counts.
+        """
+        now = time.monotonic()
+        last, waited = self._unborn.get(attempt.run, (now, 0.0))
+        waited += min(now - last, LOOK_COUNTS_SECONDS)
+        self._unborn[attempt.run] = now, waited
+        return waited > STARTUP_SECONDS
 
     async def _between_attempts(
         self, where: Paths, lock: int, seen_exit: WorkerExit | None
@@ -230,7 +257,13 @@ class Supervisor:
 
     async def take_over(self, where: Paths, seen_exit: WorkerExit | None) -> TaskWriter:
         """With the lock held: nothing of the last worker is alive, its end is recorded, the orders are carried out."""
-        last = (await _thread(look, where)).snapshot.attempt
+        seen = await _thread(look, where)
+        last = seen.snapshot.attempt
+        if seen.elsewhere is not None:
+            raise Held(
+                f"{where.task_id}: its worker is on {seen.elsewhere}, which cannot be asked from here",
+                f"if that machine is gone: {recovery.presume_dead_command(where.task_id)}",
+            )
         if _is_of(last, where):  # closed or not: its guard may have been killed before it had cleaned up
             await self._engine.end(last, 0.0)
         return await _thread(_in_order, where, self._clock, last, seen_exit)
@@ -239,7 +272,9 @@ class Supervisor:
         what = await _thread(read_spec, where)
         held = self._engine.containment()
         limit = what.limits.deaths
-        await _thread(lambda: task.begin_attempt(token=held.token, cgroup=held.cgroup, deaths=limit))
+        place = files.identity(where.directory)
+        fields = {"token": held.token, "cgroup": held.cgroup, "deaths": limit, "place": place[1] if place else None}
+        await _thread(lambda: task.begin_attempt(**fields))
         environment = {**dict(self._config.environment), **what.env, "ORCHESTRATOR_ROOT": self.root}
         try:
             await self._engine.start(Launch(task.run, where.directory, held, environment, lock, what.limits))
@@ -254,7 +289,14 @@ class Supervisor:
 
 def _is_of(attempt: AttemptState | None, where: Paths) -> TypeGuard[AttemptState]:
     """Whether there is an attempt, and of this task: a copied workspace names the worker of another."""
-    return attempt is not None and attempt.run.startswith(f"{where.task_id}.")
+    return attempt is not None and begun_here(where, attempt)
+
+
+def _held(where: Paths) -> Held:
+    return Held(
+        f"{where.task_id} cannot be cancelled now: {recovery.held_by(where)}, and is no worker of it",
+        "end that process if it is no coordinator; the order stays, and whoever has the task next carries it out",
+    )
 
 
 async def _ordered_before(where: Paths, deadline: float) -> bool:

@@ -80,7 +80,7 @@ def _sound_journal(where: Paths, stamp: str) -> tuple[list[bytes], Snapshot, lis
         aside = files.set_aside(where.journal, stamp)
         return [], Snapshot(), [f"{error.what}: moved to {aside}"]
     reading = journal.read(data)
-    lines, snapshot = _fold(data)
+    lines, snapshot = _fold(data if not reading.damaged else b"".join(map(journal.encode, reading.entries)))
     notices: list[str] = []
     if not lines and b"\n" in data:  # as it is: it is set aside when another is made
         return [], snapshot, notices

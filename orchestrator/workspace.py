@@ -151,6 +151,13 @@ def leftovers(root: str) -> list[str]:
     return sorted(found)
 
 
+def links(root: str) -> list[str]:
+    """Links under the root that have the name of a task."""
+    with contextlib.suppress(OSError):
+        return sorted(e.path for e in os.scandir(root) if e.is_symlink() and names.is_task_id(e.name))
+    return []
+
+
 def sweep_staging(root: str) -> int:
     """Remove what a killed `create` or `remove` left. What cannot be removed stays, and keeps nobody from working."""
     swept = 0

@@ -256,3 +256,66 @@ async def takes_its_journal_with_it(task: Any, ledger: str) -> None:
 
     await task.step("one", one)
     await task.step("two", two)
+
+
+# -- two of everything -----------------------------------------------------------------------------------------------
+
+
+async def stops_itself(task: Any, ledger: str, with_guard: bool = False) -> str:
+    """A worker that is stopped in its first life, in the middle of a step, and goes through in the next."""
+    entries = Entries(ledger)
+
+    def stuck() -> None:
+        entries.began()
+        if task.attempt == 1:
+            if with_guard:
+                os.kill(os.getppid(), signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    await task.step("one", entries.began)
+    await task.step("stuck", stuck)
+    return "through"
+
+
+async def leaves_one_with_the_lock(task: Any, ledger: str, gate: str) -> str:
+    """In its first life a step leaves a process behind in a session of its own: it has inherited the task's lock."""
+    entries = Entries(ledger)
+
+    def start() -> None:
+        entries.began()
+        if task.attempt > 1:
+            return
+        lock = next(fd for fd in map(int, os.listdir("/proc/self/fd")) if _leads_to(fd, task.workspace))
+        os.set_inheritable(lock, True)
+        left = subprocess.Popen(["sleep", "300"], start_new_session=True, close_fds=False)
+        entries.write(f"sleeps {left.pid}")
+        Path(gate).read_bytes()
+
+    await task.step("one", entries.began)
+    await task.step("start", start)
+    return "through"
+
+
+def _leads_to(fd: int, directory: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{fd}") == str(directory)
+    return False
+
+
+async def waits_with_a_limit(task: Any, ledger: str, gate: str, seconds: float, raises: bool = False) -> str:
+    """As `waits_in_two`, with a limit of the second step; the third raises once, if it is told to."""
+    entries = Entries(ledger)
+
+    def two() -> None:
+        entries.began()
+        Path(gate).read_bytes()
+
+    def three() -> None:
+        entries.began()
+        if raises and current_step().try_number == 1:
+            raise ValueError("once")
+
+    await task.step("one", entries.began)
+    await task.step("two", two, timeout=seconds)
+    await task.step("three", three)
+    return "through"

@@ -300,7 +300,8 @@ async def test_a_copy_of_a_task_is_not_taken_for_the_one_that_is_worked_on(
         await ledger.has("two began")
         subprocess.run(["cp", "-r", where.directory, str(tmp_path / where.task_id)], check=True)
         said = explained(Paths(str(tmp_path / where.task_id)))
-        assert any("is this directory a copy of another task?" in one.what for one in said.evidence)
+        assert any("this one is a copy, and has no worker" in one.what for one in said.evidence)
+        assert said.state == "interrupted"
         await kit.open_gate(gate)
         async with Coordinator(root) as coordinator:
             await coordinator.adopt(where)

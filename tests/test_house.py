@@ -67,7 +67,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "writer": ("errors", "core", "files", "store", "face", "ledger", "report"),
     "orders": ("errors", "core", "files", "store", "writer"),
     "takeover": ("errors", "core", "files", "store", "writer", "rebuilding"),
-    "recovery": ("strays", "errors", "core", "files", "store", "writer", "identity", "orders"),
+    "recovery": (
+        *("strays", "errors", "core", "files", "store", "writer", "takeover", "identity", "containment", "holders"),
+        "orders",
+    ),
     "workspace": ("errors", "core", "files", "store", "mounts"),
     "repairing": ("errors", "core", "files", "store"),
     "copying": ("files",),
@@ -79,7 +82,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("errors", "core", "ports", "config", "files", "store", "writer", "takeover", "identity"),
         *("family", "watching", "workspace", "orders", "process", "sandbox", "worker"),
     ),
-    "worker.guard": (),  # a process of its own that writes capped logs: starts at once, imports nothing of ours
+    "worker.capped": (),  # a part of the guard
+    "worker.guard": ("worker.capped",),  # a process of its own: starts at once, imports nothing else of ours
     "family": ("errors", "files", "store"),
     "supervision": (
         *("family", "watching"),
@@ -132,6 +136,7 @@ WRITERS: dict[str, tuple[str, str]] = {
     "files": ("*", "it is the file layer"),
     "directories": ("*", "it is the file layer"),
     "reading": ("os.open", "it is the file layer; its flags have a name"),
+    "worker.capped": ("*", "the capped logs, written by the guard"),
     "worker.guard": ("*", "writes the capped logs from a process of its own, which has no imports"),
     "copying": ("*", "it is the file layer for whole directories"),
     "containment": ("open os.mkdir os.rmdir", "cgroup control files, not on a disk"),

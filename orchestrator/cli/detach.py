@@ -52,7 +52,9 @@ def start_supervisor(where: Paths, lock: int) -> None:
         os.close(lock)
 
 
-def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool, as_json: bool) -> int:
+def recover_all(
+    root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool, presume_dead: bool, as_json: bool
+) -> int:
     """The `recover` command. 0 when nothing needs a person, 1 when a task is damaged or waits for a decision."""
     wheres = [store.paths(root, i) for i in ids] or [Paths(os.path.join(root, i)) for i in store.task_ids(root)]
     if not dry_run and not ids and wheres:
@@ -60,7 +62,7 @@ def recover_all(root: str, ids: Sequence[str], *, dry_run: bool, and_wait: bool,
 
         workspace.sweep_staging(root)
     at_large = AtLarge.of(root) if wheres and not dry_run else None
-    found = [_one(where, at_large) for where in wheres]
+    found = [_one(where, at_large, presume_dead) for where in wheres]
     open_ones = [w for w, said in zip(wheres, found, strict=True) if said.action in ("resumed", "alive", "damaged")]
     if not as_json:
         _print(found, root, dry_run)
@@ -77,12 +79,12 @@ def _json(said: Recovery, end: tuple[int, dict[str, Any] | None] | None) -> dict
     return told if end is None else {**told, "announcement": end[1]}
 
 
-def _one(where: Paths, at_large: AtLarge | None) -> Recovery:
+def _one(where: Paths, at_large: AtLarge | None, presume_dead: bool) -> Recovery:
     """One task; whatever is wrong with it never hides the others (fault 53). Without `at_large` it is a dry run."""
     try:
         if at_large is None:
-            return recovery.inspect(where)
-        said, lock = recovery.claim(where, at_large)
+            return recovery.inspect(where, presume_dead=presume_dead)
+        said, lock = recovery.claim(where, at_large, presume_dead)
         if lock is not None and said.news:  # now: whoever asks next must not be told what was before them
             lock = _put_in_order(where, lock)
         if lock is not None:

@@ -163,8 +163,9 @@ def result(task: str, as_path: bool) -> None:
 @click.argument("tasks", nargs=-1, metavar="[TASK ...]", shell_complete=task_ids)
 @click.option("--dry-run", is_flag=True, help="Only say what would be done; touch nothing.")
 @click.option("--wait", "and_wait", is_flag=True, help="Wait until the tasks have ended.")
+@click.option("--presume-dead", is_flag=True, help="TASK's machine is gone. If it is not, two work at once.")
 @json_option
-def recover(tasks: tuple[str, ...], dry_run: bool, and_wait: bool, as_json: bool) -> int:
+def recover(tasks: tuple[str, ...], dry_run: bool, and_wait: bool, presume_dead: bool, as_json: bool) -> int:
     """Go on with every task (or those named) that has no worker, at its first unfinished step.
 
     Prints a line for each: alive (left alone), resumed, ended, waits (for a decision), failed, or damaged. What is
@@ -172,9 +173,11 @@ def recover(tasks: tuple[str, ...], dry_run: bool, and_wait: bool, as_json: bool
     """
     if dry_run:
         _without_collector()
+    if presume_dead and not tasks:
+        raise errors.UsageError("which task's machine is gone?", "name it: orchestrator recover TASK --presume-dead")
     from orchestrator.cli.detach import recover_all
 
-    return recover_all(root(), tasks, dry_run=dry_run, and_wait=and_wait, as_json=as_json)
+    return recover_all(root(), tasks, dry_run=dry_run, and_wait=and_wait, presume_dead=presume_dead, as_json=as_json)
 
 
 @command()

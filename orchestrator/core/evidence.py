@@ -53,12 +53,16 @@ class Facts:
     spec_problem: str = ""
     limits: Limits = field(default_factory=Limits)
     retries: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: bool = False  #: its worker is on another machine, whose locks are not seen here either
+    copied: bool = False  #: its last attempt was begun in another directory
 
 
 def numbered(reading: Reading) -> tuple[tuple[int, Entry], ...]:
     """The entries with the numbers of their lines in the file: damaged ones between them are counted."""
     bad, number, found = set(reading.damaged), 0, []
     for entry in reading.entries:
+        if "made_up" in entry:  # it stands for a line that cannot be read
+            continue
         number += 1
         while number in bad:
             number += 1
@@ -137,6 +141,9 @@ def _of_the_attempt(facts: Facts) -> Iterator[Evidence]:
         return
     if attempt.identity is None:
         yield Evidence(f"attempt {attempt.number} has no line that says who its worker is")
+        return
+    if facts.copied:
+        yield Evidence(f"{attempt.run} was begun in another directory: this one is a copy, and has no worker")
         return
     said = {True: "lives", False: "is dead", None: f"is on {attempt.identity.host}, which cannot be asked from here"}
     yield Evidence(

@@ -151,8 +151,11 @@ def _working(facts: Facts) -> Said:
     doing = f"in step {', '.join(map(repr, open_))}" if open_ else "between two steps"
     if facts.alive is None:
         host = attempt.identity.host if attempt and attempt.identity else "?"
-        what = f"whether it lives can only be seen on {host}"
-        return f"attempt {number} runs on {host}, which cannot be asked from here", Next(what, "worker", "now")
+        said = f"attempt {number} runs on {host}, which cannot be asked from here"
+        if facts.elsewhere and facts.locked is False:
+            command = _command(facts, "recover TASK --presume-dead")
+            return said, Next("nobody holds its lock here: if that machine is gone", "person", "on command", command)
+        return said, Next(f"whether it lives can only be seen on {host}", "worker", "now")
     if attempt is not None and attempt.identity is None:
         return f"attempt {number} is being started: its worker has not said yet who it is", _starting(facts)
     after = "" if _attended(facts) else "; should its worker die, nobody that can be seen starts another"

@@ -8,7 +8,7 @@ Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named 
 `file` are written only where they differ from what the label says):
 
     created      (nothing more)                          the task was made
-    attempt      token, cgroup, deaths                   a worker is about to be started
+    attempt      token, cgroup, deaths, place            a worker is about to be started
     started      worker, guard                           its first act: the identities of its two processes
     skill        worker, version                         what the worker loaded
     plan         steps, after                            steps are expected
@@ -78,9 +78,14 @@ class Reading:
 
 
 def read(data: bytes) -> Reading:
-    """Read a journal. Total; a bad end is torn, a bad line in the middle is damage and is left out."""
+    """Read a journal. Total; a bad end is torn, a bad line in the middle is damage and is left out.
+
+    Where the line that began an attempt may be among the bad ones, the attempt is begun all the same: what it committed
+    counts.
+    """
     entries: list[dict[str, Any]] = []
     bad: list[int] = []
+    begun: set[str] = set()
     sound = offset = number = last_good = 0
     size = len(data)
     while offset < size:
@@ -91,6 +96,20 @@ def read(data: bytes) -> Reading:
         if entry is None:
             bad.append(number)
             continue
+        if bad and entry["kind"] not in _BEGINNINGS and entry["run"] not in begun:
+            entries += _beginning(entry)
+        begun.add(str(entry["run"]))
         entries.append(entry)
         sound, last_good = offset, number
     return Reading(tuple(entries), sound, size - sound, tuple(n for n in bad if n < last_good))
+
+
+#: Lines that stand at the beginning of a journal, or of an attempt.
+_BEGINNINGS = frozenset({"created", "attempt", "rebuilt"})
+
+
+def _beginning(entry: Entry) -> list[dict[str, Any]]:
+    """The `attempt` line that a line of its run must have had before it; none for what was said before any attempt."""
+    if str(entry["run"]).endswith(".0") or not int(entry.get("seq", 0)) > 1:
+        return []
+    return [{"run": entry["run"], "seq": 1, "at": entry.get("at", ""), "kind": "attempt", "made_up": True}]

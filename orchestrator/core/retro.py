@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from orchestrator.core.model import ErrorClass, Outcome, Usage
@@ -333,7 +333,12 @@ def _reopens(entry: Entry) -> bool:
 
 
 def _seconds(entry: Entry) -> float:
-    return datetime.fromisoformat(str(entry["at"])).timestamp()
+    return _moment(str(entry["at"]))
+
+
+def _moment(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _end_of_worker(entry: Entry, at: float, alive: float, away: float) -> float:
@@ -341,7 +346,7 @@ def _end_of_worker(entry: Entry, at: float, alive: float, away: float) -> float:
     sign = entry.get("last_sign")
     if not sign and ("exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS):
         return at
-    return max(alive, min(at, datetime.fromisoformat(str(sign)).timestamp() - away)) if sign else alive
+    return max(alive, min(at, _moment(str(sign)) - away)) if sign else alive
 
 
 def _how_it_died(entry: Entry) -> str:

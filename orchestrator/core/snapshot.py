@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.core.model import Effect, Identity, Limits, Outcome, StepError, StepId, StepStatus
 from orchestrator.core.names import parse_run
-from orchestrator.core.told import AttemptState, StepState
+from orchestrator.core.told import AttemptState, Numbers, StepState
 
 __all__ = ["DEATHS", "AttemptState", "Entry", "Snapshot", "StepState", "fold"]
 
@@ -40,7 +40,7 @@ class Snapshot:
     heard: dict[int, list[str]] = field(default_factory=dict)  #: call of `messages` -> what it gave
     questions: dict[str, str | None] = field(default_factory=dict)  #: id -> answer, None while it is open
     generation: str = ""
-    seq: dict[str, int] = field(default_factory=dict)
+    seq: Numbers = field(default_factory=Numbers)  #: the highest number of a line, by run
     ignored: int = 0  #: lines of a replaced attempt, or said twice
     attempt_offset: int = 0
     lines: int = 0  #: that counted
@@ -89,10 +89,10 @@ class Snapshot:
         """Fold one entry in. False when it does not count: its attempt was replaced, or it was there already."""
         run = str(entry["run"])
         seq = int(entry.get("seq", 0))
-        if seq <= self.seq.get(run, 0) or self._replaced(run, entry):
+        if self.seq.has(run, seq) or self._replaced(run, entry):
             self.ignored += 1
             return False
-        self.seq[run] = seq
+        self.seq.add(run, seq)
         self.lines += 1
         self.last_at = str(entry.get("at", ""))
         if not self.begun and entry["kind"] == "attempt":
@@ -103,16 +103,18 @@ class Snapshot:
         return True
 
     def _replaced(self, run: str, entry: Entry) -> bool:
-        """The fence: a line of a lower attempt than the newest does not count."""
+        """The fence: only its `attempt` line begins an attempt, and of all but the newest no line counts any more."""
+        begins = bool(entry["kind"] == "attempt")
         if run == self.current:
-            return False
+            return begins or entry["kind"] == "rebuilt"
         parsed = parse_run(run)
         if parsed is None:
             return True
         if entry["kind"] == "rebuilt":
-            return False
+            return self.lines > 0
         _, generation, number = parsed
-        if generation != self.generation or number < self.attempt_number:
+        newest = number > self.attempt_number if begins else not self.attempts and number == self.attempt_number
+        if generation != self.generation or not newest:
             return True
         self.current = run
         return False
@@ -156,6 +158,7 @@ def _attempt(snapshot: Snapshot, entry: Entry) -> None:
             str(entry.get("at", "")),
             str(entry.get("token", "")),
             entry.get("cgroup"),
+            place=entry.get("place"),
         )
     )
     snapshot.attention = None

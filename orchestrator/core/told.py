@@ -9,6 +9,30 @@ from typing import Any
 from orchestrator.core.model import Effect, Identity, StepError, StepId, StepStatus
 
 
+class Numbers(dict[str, int]):
+    """The highest number of a line, by run; and which numbers were there already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gaps: dict[str, list[tuple[int, int]]] = {}
+        self._filled: set[tuple[str, int]] = set()
+
+    def has(self, run: str, number: int) -> bool:
+        """Whether a line of this number was there. One that lies about its number makes no other look like it."""
+        if number > self.get(run, 0):
+            return False
+        in_gap = any(low < number < high for low, high in self._gaps.get(run, ()))
+        return not in_gap or (run, number) in self._filled
+
+    def add(self, run: str, number: int) -> None:
+        highest = self.get(run, 0)
+        if number > highest + 1:
+            self._gaps.setdefault(run, []).append((highest, number))
+        if number < highest:
+            self._filled.add((run, number))
+        self[run] = max(number, highest)
+
+
 @dataclass(slots=True)
 class StepState:
     """What the journal says of one step. Owned by its Snapshot; everybody else only reads it."""
@@ -42,4 +66,5 @@ class AttemptState:
     cgroup: str | None = None
     identity: Identity | None = None
     guard: Identity | None = None  #: the process around the worker, which goes last
+    place: int | None = None  #: the number of the directory it was begun in, where that was written down
     closed: str | None = None  #: the outcome, None while it lives or when it died unseen

@@ -7,7 +7,8 @@ So a free lock says that nothing of the worker can still write, whether or not a
 * It reads the worker's stdout and stderr and writes them to files of bounded size, head and tail kept (fault 64). The
   worker never dies of a closed pipe: if its guard is killed, the kernel kills it too (PR_SET_PDEATHSIG), or, where
   there is none, a thread that waits for the guard's end of a pipe.
-* SIGTERM and SIGINT are passed on; after the grace the worker gets SIGKILL. So it does after its life's limit.
+* SIGTERM and SIGINT are passed on; after the grace the worker gets SIGKILL. So it does after its life's limit. Time
+  in which the guard itself was stopped, or the machine slept, counts for neither.
 * It writes down how the worker ended, for a coordinator that is not its parent and cannot see it otherwise.
 * It collects orphans (PR_SET_CHILD_SUBREAPER), and ends them when the worker has ended; with a cgroup, by
   `cgroup.kill`.
@@ -21,10 +22,11 @@ import errno
 import os
 import select
 import signal
-import stat
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
+
+from orchestrator.worker.capped import Log as _Log
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -34,8 +36,10 @@ _HANDLED = (*_PASSED_ON, signal.SIGCHLD)
 STOPS = (signal.SIGTERM, signal.SIGINT)
 #: How long the end of the tree may take before the guard gives up and says so by its exit code.
 _CLEAN_SECONDS = 10.0
-#: How long output is still taken after the end of the tree: a pipe's content comes at once.
-_DRAIN_SECONDS = 1.0
+#: While it keeps a limit it looks at the clock so often; when it was kept from that for `_LATE_SECONDS` or more (the
+#: machine slept, the whole tree was stopped), the rest is not counted: see worker/lived.py.
+_TICK_SECONDS = 1.0
+_LATE_SECONDS = 3.0
 UNCLEAN = 113
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a fifo is not waited for
 
@@ -184,92 +188,36 @@ class _Stop:
     def __init__(self, pid: int, settings: Settings) -> None:
         self._pid = pid
         self._grace = settings.grace_seconds
-        now = time.monotonic()
+        now = self._looked = time.monotonic()
+        self._lost = 0.0
         # The worker ends by itself at its limit; the guard is there for one that is stuck.
         life = settings.life_seconds
         self._kill_at = now + life + 2 * self._grace if life is not None else None
 
     def on_signal(self, _number: int, _frame: object) -> None:
-        self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + self._grace)
+        self._kill_at = min(self._kill_at or float("inf"), self._now() + self._grace)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGTERM)
             os.kill(self._pid, signal.SIGCONT)
 
     def timeout(self) -> float | None:
-        return None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+        if self._kill_at is None:
+            return None
+        return min(_TICK_SECONDS, max(0.0, self._kill_at - self._now()))
 
     def enforce(self) -> None:
-        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+        if self._kill_at is not None and self._now() >= self._kill_at:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-            self._kill_at = time.monotonic() + self._grace
+            self._kill_at = self._now() + self._grace
 
-
-class _Log:
-    """One stream into one file: the head is kept, of the rest the newest. A full disk loses output only."""
-
-    def __init__(self, path: str, source: int, limit: int) -> None:
-        self.source = source
-        self._head = limit // 2
-        self._tail = limit - self._head
-        self._size = 0
-        self._cut = self._said = 0
-        self._fd = -1
-        os.set_blocking(source, False)
-        with contextlib.suppress(OSError):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            if stat.S_ISREG(os.fstat(fd).st_mode):  # a fifo would fill up and hold us
-                self._fd, self._size = fd, os.fstat(fd).st_size
-            else:
-                os.close(fd)
-
-    def pump(self) -> bool:
-        """Move what is there. False at the end of the stream."""
-        try:
-            data = os.read(self.source, 1 << 16)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        if data:
-            self._write(data)
-        return bool(data)
-
-    def _write(self, data: bytes) -> None:
-        if self._fd < 0:
-            return
-        with contextlib.suppress(OSError):
-            self._size += os.write(self._fd, data)
-            if self._size > self._head + 2 * self._tail + 200:
-                self._compact()
-
-    def _compact(self) -> None:
-        """Cut the middle out: the file is at most the head, a line that says what is missing, and twice the tail."""
-        self._head = self._border(self._head, -1)
-        tail = os.pread(self._fd, self._tail, self._border(self._size - self._tail, 1))
-        cut = self._cut + self._size - self._head - len(tail) - self._said
-        os.ftruncate(self._fd, self._head)
-        self._cut, self._said, self._size = cut, 0, self._head  # true whatever becomes of the write
-        said = b"\n... %d bytes were left out here ...\n" % cut
-        self._size += os.write(self._fd, said + tail)
-        self._said = len(said)
-
-    def _border(self, at: int, step: int) -> int:
-        """`at`, or the nearest place in that direction where a character begins: none is cut in two (fault 68)."""
-        bytes_ = ((place, os.pread(self._fd, 1, place)) for place in range(at, at + 4 * step, step))
-        return next((place for place, byte in bytes_ if byte and byte[0] & 0xC0 != 0x80), at)
-
-    def finish(self) -> None:
-        """Take what is still in the pipe and bring the file under its limit.
-
-        Its writers are dead; one that got away (docs/isolation.md) and never stops writing is not listened to for ever.
-        """
-        deadline = time.monotonic() + _DRAIN_SECONDS
-        while select.select([self.source], [], [], 0)[0] and self.pump() and time.monotonic() < deadline:
-            pass
-        with contextlib.suppress(OSError):
-            if self._fd >= 0 and self._size > self._head + self._tail + 200:
-                self._compact()
+    def _now(self) -> float:
+        """The time, without that in which nobody came to look at it."""
+        now = time.monotonic()
+        gap, self._looked = now - self._looked, now
+        if gap > _LATE_SECONDS:
+            self._lost += gap - _TICK_SECONDS
+        return now - self._lost
 
 
 class _Ending:

@@ -30,7 +30,7 @@ from orchestrator.errors import (
 )
 from orchestrator.store import Paths, read_spec
 from orchestrator.takeover import continue_attempt
-from orchestrator.worker import checklist_runner, descriptors, skills
+from orchestrator.worker import checklist_runner, descriptors, lived, skills
 from orchestrator.worker.call import BROKEN
 from orchestrator.worker.step import storable, text_of
 from orchestrator.worker.task import Task
@@ -108,6 +108,7 @@ class _Attempt:
             return self._end(Outcome.FAILED, error.what, hint=error.hint)
 
     async def _main(self, spec: TaskSpec) -> int:
+        lived.install()
         scope = anyio.CancelScope()
         self._own = descriptors.Own()
         try:
