@@ -170,7 +170,7 @@ def _problem(where: Paths) -> str | None:
 def _judge(where: Paths, seen: Look, locked: bool, presume_dead: bool) -> Recovery:
     snapshot = seen.snapshot
     if snapshot.end is None and seen.alive is not False and not _is_gone(seen, locked, presume_dead):
-        return _alive(seen)
+        return _alive(seen, locked)
     unburied = snapshot.end is not None and snapshot.unclosed is not None  # it died before all of its end was written
     snapshot.presume_dead()
     news = _foresee(seen) or unburied
@@ -211,7 +211,7 @@ def _is_gone(seen: Look, locked: bool, presume_dead: bool) -> bool:
     return seen.alive is None and (presume_dead if seen.elsewhere is not None else locked)
 
 
-def _alive(seen: Look) -> Recovery:
+def _alive(seen: Look, locked: bool) -> Recovery:
     attempt = seen.snapshot.attempt
     assert attempt is not None
     assert attempt.identity is not None
@@ -219,7 +219,7 @@ def _alive(seen: Look) -> Recovery:
     more = ""
     if seen.alive is None:
         where += f" on {attempt.identity.host}, which cannot be asked from here"
-    if seen.elsewhere is not None and store.lock_is_free(seen.where):
+    if seen.elsewhere is not None and (locked or store.lock_is_free(seen.where)):
         more = f"; its lock is free here: if that machine is gone: {presume_dead_command(seen.task_id)}"
     step = seen.snapshot.resume_point()
     return Recovery(seen.task_id, "alive", step.label if step else None, f"{where}: left alone{more}")

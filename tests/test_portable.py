@@ -12,13 +12,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 from conftest import Ledger
-from kit import entries, identities, kill, left_behind, let_go, recover, start_and_leave, status_line, until
+from kit import (
+    entries,
+    identities,
+    kill,
+    left_behind,
+    let_go,
+    orchestrator,
+    recover,
+    start_and_leave,
+    status_line,
+    until,
+)
 
-from orchestrator import Coordinator, identity, means, recovery, store
+from orchestrator import Coordinator, doctor, identity, inspection, means, recovery, store
 from orchestrator.core import journal
+from orchestrator.core.explain import explain
 from orchestrator.core.model import Identity, Limits, StepSpec, TaskSpec
+from orchestrator.errors import Held
 from orchestrator.store import Paths
 
 WITHOUT = ["", *means.NAMES, ",".join(means.NAMES)]
@@ -229,3 +243,66 @@ async def test_what_was_written_with_all_means_is_read_with_none(root, ledger, m
     assert [e["run"] for e in entries(where, "attempt")] == [f"{where.task_id}.1", f"{where.task_id}.2"]
     assert store.look(where).state == "completed"
     assert time.monotonic() - begun < 30
+
+
+# -- machines that cannot be asked -----------------------------------------------------------------------------------
+
+
+async def on_another_machine(root: Path, ledger: Ledger) -> Paths:
+    """A killed task whose worker was, as its journal has it, on another machine since another boot."""
+    where = await killed_task(root, ledger)
+    written_as(where, lambda who: other(who, "another machine"))
+    return where
+
+
+async def test_a_worker_on_a_machine_that_cannot_be_asked_is_neither_ended_nor_doubled_by_any_verb(root, ledger):
+    """It may be at work this very moment: an order stays given, and who gives it is told what decides."""
+    where = await on_another_machine(root, ledger)
+    at_work = Coordinator(root)
+    for act in (
+        lambda: at_work.cancel(where.task_id),
+        lambda: at_work.order(where.task_id, "pause"),
+        lambda: at_work.supervise(where),
+    ):
+        with pytest.raises(Held, match="elsewhere, which cannot be asked from here") as told:
+            await act()
+        assert f"orchestrator recover {where.task_id} --presume-dead" in told.value.hint
+    assert len(entries(where, "attempt")) == 1
+    assert not entries(where, "closed")
+    for said in (*await at_work.recover(), recovery.inspect(where)):
+        assert said.action == "alive"
+        assert f"orchestrator recover {where.task_id} --presume-dead" in said.reason
+    (found,) = [one for one in doctor.examine(str(root), time.time) if one.code == "elsewhere"]
+    assert "--presume-dead" in found.hint
+    assert not list(doctor.mend(str(root), time.time))
+    assert explain(inspection.facts_of(where, time.time)).next.command.endswith("--presume-dead")
+
+
+async def test_a_task_of_a_machine_that_a_person_says_is_gone_goes_on_and_does_nothing_twice(root, ledger):
+    where = await on_another_machine(root, ledger)
+    caller = orchestrator(root, "recover", where.task_id, "--presume-dead", "--wait", "--json")
+    out, err = await anyio.to_thread.run_sync(caller.communicate)
+    assert caller.returncode == 0, (out, err)
+    assert [said["action"] for said in json.loads(out)] == ["resumed"]
+    assert next(e.get("reason") for e in entries(where, "closed")) == "its machine is gone: a person said so"
+    assert [ledger.count(f"{name} ran") for name in ("fetch", "weigh", "sort", "wrap", "send")] == [1, 2, 1, 1, 1]
+
+
+async def test_nobody_can_say_that_a_machine_is_gone_whose_worker_holds_the_lock(root, ledger):
+    """The lock is the evidence: held, the worker is not gone, whatever a person thinks."""
+    where = await start_and_leave(root, errands(ledger))
+    await ledger.has("weigh ran")
+    who = identities(where)
+    assert who is not None
+    written_as(where, lambda real: other(real, "another machine"))
+    said, lock = recovery.claim(where, presume_dead=True)
+    assert (said.action, lock) == ("alive", None)
+    assert all(identity.alive(each) for each in who)
+    kill(who[0])
+    await let_go(where)
+
+
+def test_which_machine_is_gone_has_to_be_said(root):
+    caller = orchestrator(root, "recover", "--presume-dead")
+    _, err = caller.communicate()
+    assert (caller.returncode, "name it" in err) == (64, True)

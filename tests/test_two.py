@@ -474,6 +474,7 @@ async def test_nothing_is_read_into_or_written_through_a_link_in_place_of_a_task
 
 
 async def test_a_link_to_a_workspace_is_no_second_task(tmp_path: Path, root: Path, ledger: Ledger, gate: Path) -> None:
+    """fault 79: no two tasks in one directory."""
     other = tmp_path / "other root"
     other.mkdir()
     where = await working(root, ledger, gate)
