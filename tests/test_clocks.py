@@ -146,11 +146,16 @@ async def test_every_timer_of_a_workers_loop_keeps_to_lived_time(monkeypatch: py
         loop.time = real  # type: ignore[method-assign]
 
 
+def settings(*, grace: float, life: float | None) -> guard.Settings:
+    rest = dict.fromkeys(guard.Settings._fields, "") | {"output_bytes": 1, "cgroup": None, "subreaper": False}
+    return guard.Settings(**{**rest, "grace_seconds": grace, "life_seconds": life})  # type: ignore[arg-type]
+
+
 def test_a_guard_that_slept_gives_its_worker_the_rest_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     hand, killed = Hand(), []
     monkeypatch.setattr(guard.time, "monotonic", hand)  # type: ignore[attr-defined]
     monkeypatch.setattr(guard.os, "kill", lambda pid, number: killed.append((pid, number)))  # type: ignore[attr-defined]
-    stop = guard._Stop(4711, guard.Settings("", "", 1, 1.0, 60.0, None, False))
+    stop = guard._Stop(4711, settings(grace=1.0, life=60.0))
     for _ in range(30):
         assert stop.timeout() == guard._TICK_SECONDS
         hand.now += 1
@@ -172,7 +177,7 @@ def test_who_was_told_to_stop_and_then_slept_has_its_grace_after_it_woke(monkeyp
     hand, killed = Hand(), []
     monkeypatch.setattr(guard.time, "monotonic", hand)  # type: ignore[attr-defined]
     monkeypatch.setattr(guard.os, "kill", lambda pid, number: killed.append(number))  # type: ignore[attr-defined]
-    stop = guard._Stop(4711, guard.Settings("", "", 1, 5.0, None, None, False))
+    stop = guard._Stop(4711, settings(grace=5.0, life=None))
     stop.on_signal(signal.SIGTERM, None)
     hand.now += HOUR
     stop.enforce()
