@@ -6,6 +6,7 @@ What a person would lose: a step that is done is called undone, an end is taken 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,6 +176,27 @@ def test_an_end_that_a_replaced_attempt_wrote_late_does_not_end_the_task_in_a_li
     assert store.ended_by_tail(where) is None
     assert store.row(where).state == "working"
     assert recovery.inspect(where).action == "alive"
+
+
+def test_the_lock_of_a_directory_that_was_replaced_in_this_moment_is_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the opening and the lock another took its place: what we have locked is nobody's any more."""
+    where = made(root)
+    real = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        os.rename(where.directory, root / "moved away")
+        os.mkdir(where.directory)
+        real(fd, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)  # type: ignore[attr-defined]
+    with pytest.raises(FileNotFoundError):
+        files.lock_directory(where.directory)
+    monkeypatch.undo()
+    lock = files.lock_directory(where.directory)
+    assert lock is not None
+    os.close(lock)
 
 
 # -- beside a living worker ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,8 @@ from orchestrator.core.model import Effect, Identity, StepError, StepId, StepSta
 class Numbers(dict[str, int]):
     """The highest number of a line, by run; and which numbers were there already."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, known: Iterable[tuple[str, int]] = ()) -> None:
+        super().__init__(known)
         self._gaps: dict[str, list[tuple[int, int]]] = {}
         self._filled: set[tuple[str, int]] = set()
 

@@ -274,7 +274,9 @@ def test_a_line_said_twice_counts_once(log: Log) -> None:
     assert not log.line("running", seq=1, step="a", try_=1)
     assert log.step("a").spent == 1
     assert log.line("running", seq=9, step="a", try_=2), "a gap is none of ours to judge"
-    assert not log.line("running", seq=5, step="a", try_=3)
+    assert log.line("running", seq=5, step="a", try_=3), "one that lies about its number hides no other"
+    assert not log.line("running", seq=5, step="a", try_=4)
+    assert not log.line("running", seq=9, step="a", try_=4)
 
 
 def test_a_line_without_a_number_or_of_no_run_does_not_count(log: Log) -> None:
@@ -285,13 +287,18 @@ def test_a_line_without_a_number_or_of_no_run_does_not_count(log: Log) -> None:
     assert not log.snapshot.steps
 
 
-def test_a_line_of_before_the_journal_was_lost_does_not_count(log: Log) -> None:
-    old = f"{TASK}.9"
+def test_a_line_of_before_the_journal_was_lost_does_not_count() -> None:
+    log, old = Log(), f"{TASK}.9"
     log.run = _generation_run("aaaa", 3)
     log("rebuilt", generation="aaaa", attempt=3)("deaths", deaths=2)
     assert (log.snapshot.generation, log.snapshot.attempt_offset, log.snapshot.deaths) == ("aaaa", 3, 2)
     assert not log.line("commit", run=old, step="a", status="done")
+    assert not log.line("attempt", run=old)
+    assert not log.line("commit", run=_generation_run("aaaa", 4), seq=2, step="a", status="done"), "nobody has begun it"
+    assert log.line("attempt", run=_generation_run("aaaa", 4))
     assert log.line("commit", run=_generation_run("aaaa", 4), step="a", status="done")
+    assert not log.line("attempt", run=_generation_run("bbbb", 5))
+    assert not log.line("rebuilt", run=_generation_run("bbbb", 5), generation="bbbb")
     assert not log.line("commit", run=_generation_run("bbbb", 5), step="b", status="done")
     assert list(log.snapshot.steps) == ["a"]
 
@@ -321,7 +328,7 @@ def test_a_kind_of_a_later_version_is_passed_over_and_counted(log: Log) -> None:
 
 def test_a_fold_of_all_is_the_same_as_one_line_after_the_other() -> None:
     entries = [
-        {"run": f"{TASK}.1", "seq": n, "at": "", "kind": "commit", "step": "a", "status": "done"} for n in (1, 1)
+        {"run": f"{TASK}.0", "seq": n, "at": "", "kind": "commit", "step": "a", "status": "done"} for n in (1, 1)
     ]
     assert fold(entries).ignored == 1
     assert fold(entries).last_at == ""
