@@ -168,6 +168,7 @@ def test_what_is_done_or_skipped_is_handed_back() -> None:
 
 def test_done_with_other_arguments_is_a_conflict_unless_a_step_before_was_redone() -> None:
     done = state(DONE, args="other", committed=5)
+    assert decided(state(DONE, args="other")) == Conflict()
     assert decided(done) == decided(done, redone=4) == decided(done, redone=5) == Conflict()
     assert decided(done, redone=6) == Reopen()
 
