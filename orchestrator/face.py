@@ -186,7 +186,7 @@ class StepFiles:
         path = self.path(state)
         if state.file not in self._seen:
             self._seen.add(state.file)
-            if not os.path.exists(path):
+            if _is_unheaded(path, stepfile.heading(state.id.name)):
                 text = stepfile.heading(state.id.name) + text
         data = text.encode("utf-8", "replace")
         try:
@@ -224,6 +224,19 @@ class StepFiles:
             self.append(state, stepfile.render_checkpoint(missing))
         with contextlib.suppress(FileNotFoundError):
             files.sync_file(self.path(state))
+
+
+def _is_unheaded(path: str, heading: str) -> bool:
+    """Whether a step file has yet to get its heading. What was cut off in the middle of one is taken out."""
+    whole = heading.encode("utf-8", "replace")
+    if not os.path.lexists(path):
+        return True
+    with contextlib.suppress(Damaged, FileNotFoundError):
+        if files.size(path) < len(whole) and whole.startswith(found := files.read(path)):
+            if found:
+                files.replace(path, b"", sync=False)
+            return True
+    return False
 
 
 #: What the last checkpoint of a step says when its status is no commit. Pending with tries behind it: an order came.

@@ -188,8 +188,8 @@ def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> b
     if sync:
         sync_directory(os.path.dirname(path))
     if displaced is not None:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)  # must not stay: later, when the journal has gone on, it would be taken for an edit
     return displaced
 
 

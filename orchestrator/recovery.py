@@ -12,7 +12,7 @@ from orchestrator import containment, files, holders, store, strays
 from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import FACE, Ended, Finish, Wait
 from orchestrator.core.model import Announcement, Containment, Outcome, StepError, StepStatus, WorkerExit
-from orchestrator.core.snapshot import AttemptState
+from orchestrator.core.snapshot import AttemptState, Snapshot
 from orchestrator.errors import Damaged, OrchestratorError, SyncFailed
 from orchestrator.store import Look, Paths
 from orchestrator.strays import AtLarge
@@ -151,8 +151,8 @@ def _face_is_right(where: Paths, ended: Recovery) -> bool:
         face = Checklist.parse(files.read(where.task_md))
     except (OSError, Damaged):
         return False
-    if os.path.lexists(files.temporary_of(where.task_md)):  # somebody was killed while he replaced it
-        return False
+    if any(entry.name.startswith(files.TEMPORARY) for entry in files.entries(where.directory)):
+        return False  # somebody was killed while he replaced a file, or the disk did not let him clean up
     return face.status is FACE[ended.reason]
 
 
@@ -175,6 +175,7 @@ def _judge(where: Paths, seen: Look, locked: bool, presume_dead: bool) -> Recove
     snapshot.presume_dead()
     news = _foresee(seen) or unburied
     action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())
+    news = news or (isinstance(action, Wait) and _is_untold(snapshot, action))
     said = _by_action(where, seen, action)
     if seen.lost:
         said, news = _without_journal(where, said, locked), True  # whoever takes the lock makes it again
@@ -182,6 +183,11 @@ def _judge(where: Paths, seen: Look, locked: bool, presume_dead: bool) -> Recove
         return dataclasses.replace(said, news=news)
     done = _problem(where) or f"mended, then {said.reason}"
     return Recovery(where.task_id, "damaged", said.step, f"{'; '.join(seen.damage)}: {done}", news)
+
+
+def _is_untold(snapshot: Snapshot, action: Wait) -> bool:
+    """Whether it has not been announced that a person has to decide this; of something else perhaps."""
+    return (snapshot.attention or {}).get("status") != action.outcome
 
 
 def _without_journal(where: Paths, said: Recovery, locked: bool) -> Recovery:
@@ -309,7 +315,7 @@ def conclude(task: TaskWriter, action: Ended | Finish | Wait) -> Announcement:
             assert task.snapshot.end is not None
             return store.announcement_from_json(task.snapshot.end["announcement"])
         case Wait(outcome, _, reason, verb):
-            if (task.snapshot.attention or {}).get("status") != outcome:  # not told yet, or of something else
+            if _is_untold(task.snapshot, action):
                 task.wait_for_person(
                     task.announcement(outcome, reason, hint=lifecycle.command_line(verb, task.where.task_id))
                 )

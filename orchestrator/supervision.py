@@ -19,7 +19,7 @@ from orchestrator.core import lifecycle
 from orchestrator.core.lifecycle import WAITING, Ended, Finish, Start, Wait
 from orchestrator.core.model import Announcement, Launch, Outcome, WorkerExit
 from orchestrator.core.snapshot import AttemptState
-from orchestrator.errors import Held, OrchestratorError, TaskNotFound
+from orchestrator.errors import Exhausted, Held, OrchestratorError, TaskNotFound
 from orchestrator.family import children
 from orchestrator.ports import Engine
 from orchestrator.store import Clock, Paths, begun_here, check_readable, ended_by_tail, look, make_request, read_spec
@@ -88,7 +88,12 @@ class Supervisor:
         known: set[str] = set()
         async with anyio.create_task_group() as group, Watch(where.inner, names_only=True) as names:
             while True:
-                for child in await _thread(children, where):
+                try:
+                    found = await _thread(children, where)
+                except Exhausted:  # no fault of the task: look again when somebody has closed a file
+                    await anyio.sleep(1.0)
+                    continue
+                for child in found:
                     if child.task_id not in known:
                         known.add(child.task_id)
                         group.start_soon(self._foster_one, child)

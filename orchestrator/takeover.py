@@ -31,11 +31,14 @@ def take_over(where: Paths, clock: Clock) -> TaskWriter:
         text = files.read_settled(where.task_md, text)
     writer = TaskWriter(where, clock, lines, snapshot, face, text)
     writer.notices.extend(notices)
+    finished = {label for label, state in snapshot.steps.items() if state.status.finished}
     if text is not None:
         writer.take_edits(text)
+    else:
+        writer.show_status()
     for path, content in files.sweep(where.directory):
         if path.endswith("task.md"):
-            writer.merge_displaced(content)
+            writer.merge_displaced(content, finished)
     writer.settle()
     return writer
 

@@ -97,20 +97,17 @@ class TaskWriter(Ledger):
         if known is not None:
             planned = self.snapshot.steps[known].file
             return known, {"file": self._free_file(known, outputs)} if planned in outputs else {}
+        label = names.label(step, ())
+        line = self.snapshot.steps.get(label)
+        if line is not None and line.foreign and not line.status.finished:  # or ours, of a journal line that was lost
+            own = names.file_name(label, ())
+            free = own.casefold() not in self.snapshot.files and self.steps.belongs(own, step.name)
+            return label, {**names.unsaid(step, label), "file": own if free else line.file}
         label = names.label(step, self.snapshot.steps)
         file = names.file_name(label, self.snapshot.files)
         if file in outputs or not self.steps.belongs(file, step.name):
             file = self._free_file(label, [*outputs, file])
-        said: dict[str, Any] = {}
-        if label != step.name:
-            said["name"] = step.name
-        if step.n != 1:
-            said["n"] = step.n
-        if step.key is not None:
-            said["key"] = step.key
-        if file != label + ".md":
-            said["file"] = file
-        return label, said
+        return label, names.unsaid(step, label) | ({"file": file} if file != label + ".md" else {})
 
     def _free_file(self, label: str, besides: Iterable[str]) -> str:
         return names.file_name(label, {*self.snapshot.files, *(name.casefold() for name in besides)})
@@ -227,7 +224,7 @@ class TaskWriter(Ledger):
         return path
 
     def result_of(self, state: StepState) -> Json:
-        """A committed result. Raises Damaged when its file is gone, or not the one that was committed."""
+        """A committed result. Raises Damaged when its file is gone, or not the one that was committed; OSError."""
         if state.result_file is None:
             return state.result
         path = f"{self.where.directory}/{state.result_file}"
@@ -236,7 +233,7 @@ class TaskWriter(Ledger):
             if hashlib.sha256(text).hexdigest()[:16] not in state.result_file:
                 raise ValueError("it is not what was committed")
             return json.loads(text)
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise Damaged(
                 f"the result of step {state.label!r} cannot be read: {path}",
                 f"order it anew: write `[redo] {state.label}` into {self.where.task_md}",
@@ -277,19 +274,19 @@ class TaskWriter(Ledger):
             self._take(edit)
         self._face.take(face, self.snapshot)
         self._face.compare()
-        if self.snapshot.end is not None:
-            self._face.status(FACE[self.snapshot.end["outcome"]])
-        elif self.snapshot.attempts:
-            self._face.status(TaskStatus.WORKING)
+        self.show_status()
 
-    def merge_displaced(self, text: bytes) -> None:
+    def merge_displaced(self, text: bytes, finished: Collection[str] = ()) -> None:
         """Merge a text that a kill left beside task.md: our own, or an edit displaced in that very moment.
 
+        Of the steps that were `finished` before task.md itself was looked at, it says nothing new: one that task.md has
+        as `[redo]` was `[working done]` in the text that this one displaced.
         Its edits of marks are taken over; lines of it that task.md lacks are added at the end, as notes.
         """
         other = Checklist.parse(text, self.snapshot.steps)
         for edit in handedit.edits(self.snapshot, other):
-            self._take(edit)
+            if not (isinstance(edit, handedit.DoneByHand | handedit.SkippedByHand) and edit.label in finished):
+                self._take(edit)
         self._show_all()
         here = self._face.checklist.render()
         known = set(here.splitlines())
@@ -321,15 +318,20 @@ class TaskWriter(Ledger):
         `[working done]` that still stands there would be taken for the word of a person."""
         if self.snapshot.steps[label].status.finished:
             self._face.order_redo(label)
+            if self.snapshot.end is not None:
+                self._face.status(TaskStatus.WORKING)  # `[end]` goes before the end does
             self.settle(sync=True)
 
     def show_all(self) -> None:
         """Bring task.md up to the journal after orders were carried out, durably."""
         self._show_all()
+        self.show_status()
+        self.settle(sync=True)
+
+    def show_status(self) -> None:
         ended = self.snapshot.end
         if ended is not None or self.snapshot.attempts:
             self._face.status(FACE[ended["outcome"]] if ended is not None else TaskStatus.WORKING)
-        self.settle(sync=True)
 
     def _show_all(self) -> None:
         before: str | None = None

@@ -93,6 +93,12 @@ def label(step: StepId, taken: Container[str]) -> str:
     return found
 
 
+def unsaid(step: StepId, label: str) -> dict[str, object]:
+    """What of a step's identity its label does not say, as the journal names it."""
+    said = {"name": (step.name, label), "n": (step.n, 1), "key": (step.key, None)}
+    return {field: value for field, (value, usual) in said.items() if value != usual}
+
+
 def file_name(label: str, taken: Container[str]) -> str:
     """The name of a step's file: at most 255 bytes, valid on every system, and none of `taken` (casefolded names).
 

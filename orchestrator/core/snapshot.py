@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.core.model import Effect, Identity, Limits, Outcome, StepError, StepId, StepStatus
 from orchestrator.core.names import parse_run
-from orchestrator.core.told import AttemptState, Numbers, StepState
+from orchestrator.core.told import AttemptState, Numbers, StepState, id_of
 
 __all__ = ["DEATHS", "AttemptState", "Entry", "Snapshot", "StepState", "fold"]
 
@@ -124,9 +124,8 @@ class Snapshot:
         return self.steps.get(label) or self._add(label, entry)
 
     def _add(self, label: str, entry: Entry) -> StepState:
-        key = entry.get("key")
-        step = StepId(str(entry.get("name", label)), int(entry.get("n", 1)), None if key is None else str(key))
-        state = StepState(step, label, str(entry.get("file", label + ".md")))
+        step = id_of(entry)
+        state = StepState(step, label, str(entry.get("file", label + ".md")), foreign=bool(entry.get("by_hand")))
         self.steps[label] = state
         self.labels[step] = label
         self.files[state.file.casefold()] = label
@@ -187,6 +186,10 @@ def _running(snapshot: Snapshot, entry: Entry) -> None:
     if "file" in entry:  # the one that was planned for it has the name of one of its outputs
         state.file = str(entry["file"])
         snapshot.files[state.file.casefold()] = state.label
+    if state.foreign:  # the line was of this step: of one that is called otherwise, perhaps
+        snapshot.labels.pop(state.id)
+        state.id, state.foreign = id_of(entry), False
+        snapshot.labels[state.id] = state.label
     state.status = StepStatus.WORKING
     state.tries = int(entry["try"])
     state.spent += 1

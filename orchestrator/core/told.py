@@ -54,7 +54,14 @@ class StepState:
     why: str = ""
     at: str = ""
     attempt: int = 0  #: in which its last try began or its commit was made
+    foreign: bool = False  #: only a line of task.md, that nobody but a person knows of yet
     committed: int = 0  #: which line of the journal, counted from 1, its commit is
+
+
+def id_of(entry: Mapping[str, Any]) -> StepId:
+    """The step that an entry of the journal is about."""
+    key = entry.get("key")
+    return StepId(str(entry.get("name", entry["step"])), int(entry.get("n", 1)), None if key is None else str(key))
 
 
 @dataclass(slots=True)

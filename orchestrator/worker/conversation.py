@@ -51,7 +51,8 @@ class Conversation:
         heard = self._writer.snapshot.heard
         if self._calls in heard or any(call > self._calls for call in heard):
             return list(heard.get(self._calls, ()))
-        due = [r for r in orders.due(self._writer.where, self._writer.snapshot) if r["verb"] == "send"]
+        with self._disk():
+            due = [r for r in orders.due(self._writer.where, self._writer.snapshot) if r["verb"] == "send"]
         if not due:
             return []
         texts = [str(r.get("text", "")) for r in due]

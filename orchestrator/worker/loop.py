@@ -39,8 +39,8 @@ from orchestrator.writer import TaskWriter
 #: Exit codes of a worker whose end is in the journal, or which cannot write one.
 FENCED = 75
 DISK = 74
-#: The last is a limit on the size of files, which is as good as a full disk.
-_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
+#: EFBIG is a limit on the size of files, which is as good as a full disk; so is a workspace that is closed to us.
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM})
 #: What stops a worker; blocked since its guard forked it off (guard.py).
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -151,6 +151,7 @@ class _Attempt:
             hint = error.hint if isinstance(error, OrchestratorError) else "see `orchestrator logs` for the traceback"
             what = error.what if isinstance(error, UnknownSkill) else f"the skill cannot be loaded: {_said(error)}"
             return self._end(Outcome.FAILED, what, hint=hint)
+        self._note_version(spec, skill)
         while True:
             code = await self._from_the_top(spec, skill, args)
             if code is not None:
@@ -193,12 +194,15 @@ class _Attempt:
     def _resolve(self, spec: TaskSpec) -> tuple[skills.Skill, Mapping[str, Json]]:
         if spec.kind == "steps":
             return checklist_runner.skill(spec, self._cgroup), {}
-        skill = skills.load(spec.worker, spec.import_paths)
+        return skills.load(spec.worker, spec.import_paths), spec.args
+
+    def _note_version(self, spec: TaskSpec, skill: skills.Skill) -> None:
+        if spec.kind == "steps":
+            return
         version, before = skills.version(skill), self._writer.snapshot.skill
         if before is not None and version is not None and before != version:
             print(f"the skill has changed since an earlier attempt: {before} -> {version}", file=sys.stderr)
         self._writer.record("skill", sync=False, worker=spec.worker, version=version)
-        return skill, spec.args
 
     # -- how it ended ------------------------------------------------------------------------------------------
 

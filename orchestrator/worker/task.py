@@ -213,7 +213,8 @@ class Task(Conversation):
                 steps.verify(str(self.workspace), call.outputs)
             except steps.OutputMissing as error:
                 raise call_.conflict(state, f"it was marked done by hand, but {error}") from None
-        return self._writer.result_of(state)
+        with self._disk():
+            return self._writer.result_of(state)
 
     def _reopen(self, state: StepState) -> None:
         """A step before it was redone and changed what this one gets; what `once` did is for a person to judge."""
@@ -263,8 +264,8 @@ class Task(Conversation):
     def _begin(self, call: Call, number: int) -> Step:
         for label in [label for label, body in self.todos.items() if body.was_left()]:
             del self.todos[label]  # undone: what is raised from here on is none of it
-        previous = steps.previous_notes(self._writer, self._state(call.step)) if number > 1 else ""
         with self._disk():
+            previous = steps.previous_notes(self._writer, self._state(call.step)) if number > 1 else ""
             state = self._writer.begin_try(
                 call.step, number, effect=call.effect, args=call.digest, after=self._cursor, outputs=call.outputs
             )

@@ -1,0 +1,233 @@
+"""What must be true of a scenario after something went wrong in it: on the disk as it lies, and after one `recover`.
+
+The proof that nothing was done twice is the log outside of the product; what a person was told counts from then on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import io
+import json
+import os
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+import inline
+import scenario_skills
+import scenarios
+from scenarios import Act, Place, Scenario
+
+from orchestrator import store
+from orchestrator.cli import main as door
+from orchestrator.store import Paths
+
+T = TypeVar("T")
+
+#: What a fault may be told as: the disk, too many open files, a root that cannot be had, a file that cannot be read.
+CODES = frozenset({74, 71, 73, 65})
+#: Names of steps that a person writes into task.md.
+OF_A_PERSON = frozenset({"of my own", "one more"})
+_WAS_ASKED = "somebody did something beside it"
+
+
+# -- one act, as a command -------------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What whoever asked was told: the exit code, what stood on stderr, and what was announced until then."""
+
+    code: int
+    err: str
+    told: tuple[str, ...]
+
+
+def command(scenario: Scenario, place: Place, number: int, begin: Callable[[], None] = lambda: None) -> inline.Ran:
+    """One act of a scenario as a command: the value is what it told, an error one that no door knows.
+
+    `begin` is the first thing that its process does.
+    """
+    scenario_skills.ASKED.clear()
+    for label, asked in scenario.asked.items():
+        scenario_skills.ASKED[label] = functools.partial(_ask, asked)
+    act = functools.partial(_through_the_door, place.root, scenario.acts[number], begin)
+    return inline.attempt(act, environment=place.environment())
+
+
+def _ask(asked: Callable[[Any], None], task: Any) -> None:
+    asked(task)
+    scenario_skills.write(_WAS_ASKED)
+
+
+def _through_the_door(root: str, act: Act, begin: Callable[[], None]) -> Told:
+    """What the act raises is told as the command line tells it."""
+    told: list[str] = []
+    scenarios.TOLD.append(told.append)
+
+    async def body() -> None:
+        async with inline.coordinator(root) as coordinator:
+            await act(coordinator)
+
+    sys.stderr = io.StringIO()
+    door.cli.main = lambda **_: anyio.run(body)  # type: ignore[method-assign]
+    code: Any = None
+    begin()
+    try:
+        door.main()
+    except SystemExit as left:
+        code = left.code
+    return Told(code, sys.stderr.getvalue(), tuple(told))
+
+
+def of_the_telling(ran: inline.Ran) -> Iterator[str]:
+    """What is wrong with what was told: one line what, one line what to do, the exit code of its kind."""
+    if ran.error or not isinstance(ran.value, Told):
+        yield f"a traceback: {ran.error or ran.code}"
+        return
+    said = ran.value
+    lines = said.err.splitlines()
+    if said.code == 0:
+        return
+    if said.code not in CODES or "Traceback" in said.err:
+        yield f"exit code {said.code}: {said.err}"
+    elif not lines or not lines[0].startswith("orchestrator: ") or (len(lines) != 2 and said.code != 65):
+        yield f"not one line what and one what to do: {said.err!r}"
+
+
+# -- the disk as it lies ---------------------------------------------------------------------------------------------
+
+
+class Before(NamedTuple):
+    """What is to be compared with later: how often each step was entered, and which are done."""
+
+    entered: Counter[str]
+    done: dict[Paths, frozenset[str]]
+    by_hand: frozenset[str]
+
+
+def look(place: Place) -> Before:
+    done, by_hand = {}, set(OF_A_PERSON)
+    for where in place.tasks():
+        seen = store.look(where)
+        done[where] = frozenset(label for label, state in seen.snapshot.steps.items() if state.status.finished)
+        if seen.face is not None:
+            by_hand |= {step.name for step in seen.face.steps if step.status == "done"} - done[where]
+    return Before(_entered(place), done, frozenset(by_hand))
+
+
+def _entered(place: Place) -> Counter[str]:
+    return Counter(line.partition(" began ")[0] for line in place.ledger.lines() if " began " in line)
+
+
+def of_the_disk(place: Place, by_hand: frozenset[str], *, face_may_be_lost: bool = False) -> Iterator[str]:
+    """What of the invariants is broken. `by_hand`: what a person had called done before the journal knew."""
+    for where in place.tasks():
+        seen = store.look(where)
+        if not face_may_be_lost:
+            yield from (f"damage: {said}" for said in seen.damage)
+        yield from (f"{name} is not there" for name in (where.spec, where.journal) if not os.path.exists(name))
+        for step in seen.face.steps if seen.face is not None else ():
+            state = seen.snapshot.steps.get(step.name)
+            if step.status == "done" and step.name not in by_hand and (state is None or not state.status.finished):
+                yield f"task.md says that {step.name!r} is done, the journal does not"
+        if seen.face is not None and seen.face.has_end and seen.face.status == "end" and seen.snapshot.end is None:
+            yield "task.md says that it has ended, the journal does not"
+
+
+# -- after one `recover` ---------------------------------------------------------------------------------------------
+
+
+def of_a_success(scenario: Scenario, number: int, place: Place, ran: inline.Ran) -> Iterator[str]:
+    """Whoever was told that all is well finds the end of the act, without any `recover`."""
+    if not isinstance(ran.value, Told) or ran.value.code != 0 or waits(place):
+        return
+    ends = _ends(scenario, place)[number + 1 :]
+    if (shown := comparable(scenarios.shown(place.root))) not in ends:
+        yield f"called a success: {_difference(ends[0], shown)}"
+
+
+def of_the_end(scenario: Scenario, number: int, place: Place, before: Before, told: Iterable[str]) -> Iterator[str]:
+    """Recover, and say what is not as at the end of an undisturbed run. `before`: as it lay until then."""
+    ran = scenario.recover(place)
+    if ran.code != 0:
+        yield f"recover: {ran.error}"
+        return
+    if waits(place) and '"uncertain"' not in scenario.ends[-1]:  # a thing to be done once was cut off: a person again
+        assert scenario.act(place, number).code == 0
+    told = tuple(told)
+    effective = number + any(text.startswith(("spawned", "ordered", "announced")) for text in told)
+    end, ends = comparable(scenarios.shown(place.root)), _ends(scenario, place)
+    if end not in ends[effective:]:
+        yield f"another end: {_difference(ends[min(number + 1, len(ends) - 1)], end)}"
+    entries = [entry for where in place.tasks() for entry in store.read_journal(where).entries]
+    known = {str((entry.get("announcement") or {}).get("id")) for entry in entries}
+    yield from (f"{text}, and forgotten" for text in told if text[:9] == "announced" and text[10:] not in known)
+    yield from (f"left behind: {path}" for path in Path(place.root).rglob(".orchestrator*"))
+    more = _entered(place) - before.entered
+    reopened = {str(e["step"]) for e in entries if e["kind"] in ("redo", "handled") and e.get("step")}
+    for labels in before.done.values():
+        yield from (f"{label!r} was done, and entered again" for label in labels - reopened if more[label])
+
+
+def waits(place: Place) -> bool:
+    """Whether a person has to say what became of a step."""
+    return any(store.look(where).state == "uncertain" for where in place.tasks())
+
+
+def _ends(scenario: Scenario, place: Place) -> list[str]:
+    """The ends of the scenario; of one without the person beside it, when the work never came so far."""
+    if scenario.asked and not place.ledger.count(_WAS_ASKED):
+        scenario = dataclasses.replace(scenario, name=f"{scenario.name}, and nobody did", asked={})
+    return [comparable(end) for end in scenario.ends]
+
+
+_BESIDE = re.compile(r"\.damaged-|^task-retro\.md$|^\.orchestrator-tmp-")
+
+
+@functools.lru_cache(maxsize=256)
+def comparable(shown: str) -> str:
+    """Without what a fault may add or take: what could not be read and was moved aside, a retrospect that can be made
+    again, how often it was uncertain what became of a step, and that an order found its effect there already.
+    """
+    picture = json.loads(shown)
+    for task in picture:
+        task["beside"] = [name for name in task["beside"] if not _BESIDE.search(name)]
+        task["commits"] = {key: n for key, n in task["commits"].items() if not key.endswith(": uncertain")}
+        task["orders"] = sorted({f"{verb} {step}" for verb, step, _ in task["orders"]})
+        del task["retro"]
+    return json.dumps(picture, indent=1, ensure_ascii=False)
+
+
+def _difference(wanted: str, found: str) -> str:
+    lines = difflib.unified_diff(wanted.splitlines(), found.splitlines(), "wanted", "found", lineterm="", n=1)
+    return "\n".join(lines)
+
+
+# -- which of thousands ----------------------------------------------------------------------------------------------
+
+#: The seed of what is drawn; printed, and ORCHESTRATOR_TEST_SEED=<seed> draws the same again.
+SEED = int(os.environ.get("ORCHESTRATOR_TEST_SEED") or 4)
+#: How many of each enumeration are tried: a number, or `all`.
+TRIALS = os.environ.get("ORCHESTRATOR_TEST_TRIALS", "")
+
+
+def drawn(everything: Sequence[T], kind: Callable[[T], object], count: int) -> list[T]:
+    """So many of them, of every kind about as many; or as the environment says."""
+    chosen = list(everything)
+    random.Random(SEED).shuffle(chosen)
+    if TRIALS == "all":
+        return chosen
+    by_kind: dict[object, int] = {}
+    rank: dict[int, tuple[int, int]] = {}
+    for at, one in enumerate(chosen):
+        nth = by_kind[kind(one)] = by_kind.get(kind(one), 0) + 1
+        rank[at] = (nth, at)
+    order = sorted(range(len(chosen)), key=rank.__getitem__)
+    return [chosen[at] for at in order[: int(TRIALS or count)]]
