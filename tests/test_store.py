@@ -14,9 +14,10 @@ from desk import Desk
 
 from orchestrator import files, identity, store, workspace
 from orchestrator.core import journal
-from orchestrator.core.model import Outcome, StepStatus, TaskSpec
+from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
 from orchestrator.errors import Damaged, RootUnusable, TaskNotFound
 from orchestrator.store import Paths, look
+from orchestrator.takeover import take_over
 
 
 @pytest.fixture
@@ -378,3 +379,47 @@ def test_an_announcement_of_a_later_version_is_read_as_far_as_we_know_it(desk: D
     said = desk.task.announcement(Outcome.COMPLETED, "why")
     data = store.announcement_to_json(said)
     assert store.announcement_from_json({**data, "to come": 1}) == said
+
+
+# -- at the borders --------------------------------------------------------------------------------------------------
+
+
+def test_who_names_a_task_or_a_root_that_is_none_is_told_what_is_wrong_and_then_what_to_do(root: Path) -> None:
+    with pytest.raises(TaskNotFound, match="no task 'x'") as refused:
+        store.paths(str(root), "x")
+    assert str(refused.value.hint) == f"see them all: orchestrator --root {root} list"
+    (root / "file").write_text("")
+    with pytest.raises(RootUnusable, match="is a file") as unusable:
+        store.task_ids(str(root / "file"))
+    assert "ORCHESTRATOR_ROOT" in str(unusable.value.hint)
+
+
+def test_a_spec_with_bad_bytes_is_damage_and_stops_nobody(desk: Desk) -> None:
+    Path(desk.where.spec).write_bytes(b"name: \xff\nkind: [")
+    with pytest.raises(Damaged):
+        store.read_spec(desk.where)
+
+
+def test_a_request_is_one_whole_line_between_two_newlines(desk: Desk) -> None:
+    store.make_request(desk.where, {"id": "r", "verb": "pause"})
+    assert Path(desk.where.requests).read_bytes() == b'\n{"id": "r", "verb": "pause"}\n'
+
+
+def test_a_task_planned_by_hand_and_never_begun_is_queued(root: Path) -> None:
+    where, lock = workspace.create(str(root), TaskSpec("new", "python", "m:f"), time.time)
+    task = take_over(where, time.time)
+    task.plan([StepId("a")])
+    task.close()
+    os.close(lock)
+    assert look(where).state == "queued"
+
+
+def test_the_checklist_is_read_for_who_wants_it_and_where_nothing_else_tells(desk: Desk, root: Path) -> None:
+    """A list of thousands does without: it would read every one."""
+    assert look(desk.where).face is not None
+    assert look(desk.where, with_face=False).face is None
+    where, lock = workspace.create(str(root), TaskSpec("new", "python", "m:f"), time.time)
+    os.close(lock)
+    assert look(where, with_face=False).face is None
+    os.unlink(where.journal)
+    assert look(where, with_face=False).face is not None

@@ -150,6 +150,10 @@ def test_the_resume_point_is_the_first_step_that_is_neither_done_nor_skipped(log
     assert log.snapshot.counts() == {"done": 2, "skipped": 1}
 
 
+def test_of_two_steps_the_second_stands_behind_the_first() -> None:
+    assert Log()("plan", steps=[{"step": "a"}, {"step": "b"}]).snapshot.before("b") == "a"
+
+
 # -- tries -----------------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +171,11 @@ def test_a_try_that_was_stopped_on_purpose_is_given_back(log: Log) -> None:
     assert (log.step("a").tries, log.step("a").spent, log.step("a").open_run) == (1, 0, None)
     log("interrupted", step="a", try_=1)
     assert log.step("a").spent == 0
+
+
+def test_of_two_tries_only_the_one_that_was_stopped_is_given_back(log: Log) -> None:
+    log.running("a")("raised", step="a", try_=1, error=WRONG).running("a", 2)("interrupted", step="a", try_=2)
+    assert log.step("a").spent == 1
 
 
 def test_a_try_cut_off_by_the_death_of_its_worker_is_given_back_and_only_that(log: Log) -> None:
@@ -285,6 +294,12 @@ def test_a_line_without_a_number_or_of_no_run_does_not_count(log: Log) -> None:
         assert not log.line("commit", run=run, step="a", status="done")
     assert log.snapshot.ignored == 4
     assert not log.snapshot.steps
+
+
+def test_a_first_line_without_a_number_does_not_count() -> None:
+    snapshot = Snapshot()
+    assert not snapshot.apply({"run": f"{TASK}.1", "kind": "commit", "step": "a", "status": "done"})
+    assert (snapshot.steps, snapshot.redone) == ({}, 0)
 
 
 def test_a_line_of_before_the_journal_was_lost_does_not_count() -> None:

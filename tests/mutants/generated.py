@@ -119,6 +119,9 @@ def _is_docstring(statement: ast.stmt) -> bool:
 
 
 def _for_types(statement: ast.stmt) -> bool:
+    """Or for those who import by a star, which nobody does."""
+    if isinstance(statement, ast.Assign):
+        return ast.unparse(statement.targets[0]) == "__all__"
     return isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
 
 
@@ -177,14 +180,14 @@ def _removed(statement: ast.stmt) -> Iterator[Change]:
             yield statement, "pass"
         case ast.Raise() | ast.Break() | ast.Continue():
             yield statement, "pass"
-        case ast.Return(value=ast.expr()) if not _is_none(statement.value):
+        case ast.Return(value=ast.expr()) if not _is_nothing(statement.value):
             yield statement, "return None"
         case ast.If() | ast.While() if not isinstance(statement.test, ast.Compare | ast.BoolOp | ast.UnaryOp):
             yield statement.test, f"(not ({ast.unparse(statement.test)}))"
 
 
-def _is_none(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
+def _is_nothing(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (None, False)
 
 
 def _of_expression(node: ast.expr) -> Iterator[Change]:
