@@ -18,6 +18,7 @@ import anyio.to_thread
 from conftest import POLL_SECONDS, Ledger
 
 from orchestrator import Coordinator, Limits, containment, files, identity, recovery, store, workspace
+from orchestrator.cli import detach
 from orchestrator.compose import resolve
 from orchestrator.core.model import Announcement, Identity, TaskSpec
 from orchestrator.recovery import Recovery
@@ -114,22 +115,7 @@ async def start_and_leave(root: Path, what: TaskSpec) -> Paths:
 def start_supervised(root: Path, what: TaskSpec) -> tuple[Paths, subprocess.Popen[bytes]]:
     """Start a task under a supervisor process of its own, as `orchestrator spawn` does."""
     where, lock = workspace.create(str(root), what, time.time)
-    return where, supervisor(where, lock)
-
-
-def supervisor(where: Paths, lock: int) -> subprocess.Popen[bytes]:
-    """The process that takes a task to its end, with the lock handed over to it."""
-    with open(where.supervisor_log, "ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "orchestrator.cli.supervisor", where.directory, str(lock)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            pass_fds=(lock,),
-            start_new_session=True,
-        )
-    os.close(lock)
-    return process
+    return where, detach.supervisor(where, lock)
 
 
 def kill(who: Identity) -> bool:

@@ -20,6 +20,7 @@ import anyio, json, os
 from orchestrator import Done, NotDone, current_step
 
 LEDGER = {ledger!r}
+POLL_SECONDS = 0.001
 
 def say(text):
     with open(LEDGER, "a") as file:
@@ -28,6 +29,10 @@ def say(text):
 def work(name):
     say(f"{{name}} ran")
     return f"result of {{name}}"
+
+async def comes(condition):
+    while not condition():
+        await anyio.sleep(POLL_SECONDS)
 
 def went_on():
     return os.path.exists(LEDGER + ".go")

@@ -66,6 +66,25 @@ def test_a_root_that_is_none_completes_to_nothing_and_says_nothing(cli: Cli, tmp
     assert completed(cli, "orchestrator show ", ORCHESTRATOR_ROOT=str(tmp_path / "gone")) == []
 
 
+@pytest.mark.parametrize("command", ["redo", "skip", "resolve"])
+def test_the_steps_of_the_task_are_offered(cli: Cli, tmp_path: Path, command: str) -> None:
+    (tmp_path / "w.yaml").write_text("steps:\n  - {name: fetch, shell: 'true'}\n  - {name: file, shell: 'true'}\n")
+    assert cli("run", "w.yaml").code == 0
+    (task,) = set(os.listdir(cli.root)) - {*IDS, "no-task", ".orchestrator-new-1"}
+    root = str(cli.root)
+    assert completed(cli, f"orchestrator {command} {task} f", ORCHESTRATOR_ROOT=root) == ["fetch", "file"]
+    assert completed(cli, f"orchestrator {command} {task} fe", ORCHESTRATOR_ROOT=root) == ["fetch"]
+    assert completed(cli, f"orchestrator {command} {IDS[0]} f", ORCHESTRATOR_ROOT=root) == []
+    assert completed(cli, f"orchestrator {command} no-task f", ORCHESTRATOR_ROOT=root) == []
+
+
+@pytest.mark.parametrize("command", ["run", "spawn"])
+def test_workers_are_offered_by_name_and_files_by_the_shell(cli: Cli, tmp_path: Path, command: str) -> None:
+    (tmp_path / "skills" / "report-it").mkdir(parents=True)
+    (tmp_path / "skills" / "report-it" / "SKILL.md").write_text("---\nname: report-it\ndescription: Reports.\n---\n")
+    assert completed(cli, f"orchestrator {command} re") == ["repo_report", "report-it", "retrospect", "re"]
+
+
 def test_commands_are_completed(cli: Cli) -> None:
     assert completed(cli, "orchestrator exp") == ["explain"]
     cli("completion", "tcsh").refuses(USAGE, "tcsh")

@@ -55,11 +55,9 @@ async def test_an_order_that_reopens_a_step_never_runs_a_sync_step_beside_its_ow
     body = """
         async def other():
             await task.step("one", work, "one")
-            while not inside:
-                await anyio.sleep(0.001)
+            await comes(lambda: inside)
             say("up")
-            while task.attempt == 1 and not went_on():
-                await anyio.sleep(0.001)
+            await comes(lambda: task.attempt > 1 or went_on())
             await task.step("two", work, "two")
         async with anyio.create_task_group() as group:
             group.start_soon(task.step, "stands", stands)
@@ -86,8 +84,7 @@ async def test_a_todo_that_raises_never_runs_a_sync_step_beside_its_own_thread(r
     body = """
         async def other():
             async for step in task.todo("write"):
-                while not inside:
-                    await anyio.sleep(0.001)
+                await comes(lambda: inside)
                 if step.try_number == 1:
                     raise RuntimeError("no ink")
         async with anyio.create_task_group() as group:
@@ -105,8 +102,7 @@ async def test_an_order_that_is_refused_costs_the_skill_no_run(root, ledger, ski
         say("from the top")
         await task.step("one", work, "one")
         say("up")
-        while not went_on():
-            await anyio.sleep(0.001)
+        await comes(went_on)
         await task.step("two", work, "two")
     """
     skill.write(body)
@@ -138,8 +134,7 @@ CUT_OFF = """
     with anyio.CancelScope() as limit:
         async with anyio.create_task_group() as group:
             async def cut():
-                while not os.path.exists(LEDGER):
-                    await anyio.sleep(0.001)
+                await comes(lambda: os.path.exists(LEDGER))
                 limit.cancel()
             group.start_soon(cut)
             await task.step("send", {fn}, effect="once", check={check})
@@ -229,15 +224,13 @@ async def test_what_a_step_starts_can_be_stopped_by_a_signal(root, skill):
 STUCK = """
     async def send():
         say("sending")
-        while not {ends}:
-            await anyio.sleep(0.001)
+        await comes(lambda: {ends})
         say("sent")
     def hangs():
         if current_step().attempt == 1:
             threading.Event().wait(60)
     async def late():
-        while task.attempt == 1 and "send" not in task.open:
-            await anyio.sleep(0.001)
+        await comes(lambda: task.attempt > 1 or "send" in task.open)
         {catch}
             await task.step("hangs", hangs, timeout=0.01 if task.attempt == 1 else None)
     async with anyio.create_task_group() as group:
@@ -297,11 +290,9 @@ async def test_a_todo_beside_which_another_raises_loses_no_try(root, ledger, ski
             async for step in task.todo(name):
                 say(f"{name} {step.try_number}")
                 if task.attempt == 1 and name == "bad" and step.try_number < 3:
-                    while "good" not in task.open:
-                        await anyio.sleep(0.001)
+                    await comes(lambda: "good" in task.open)
                     raise RuntimeError("no ink")
-                while name == "good" and not task._writer.snapshot.steps["bad"].status.finished:
-                    await anyio.sleep(0.001)
+                await comes(lambda: name != "good" or task._writer.snapshot.steps["bad"].status.finished)
         async with anyio.create_task_group() as group:
             group.start_soon(write, "bad")
             group.start_soon(write, "good")

@@ -129,7 +129,7 @@ LYING: dict[str, tuple[Callable[[Path], Paths], list[str], str, str | None]] = {
         lambda root: make(root, conflict),
         ["the end was recorded: conflict"],
         "person",
-        "retry TASK | orchestrator redo TASK STEP",
+        "resolve TASK 'one' --done|--redo",
     ),
     "completed": (lambda root: make(root, ends(Outcome.COMPLETED)), ["the end was recorded"], "nobody", None),
     "cancelled": (lambda root: make(root, ends(Outcome.CANCELLED)), ["the end was recorded"], "nobody", None),

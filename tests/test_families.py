@@ -7,9 +7,11 @@ from pathlib import Path
 
 import kit
 import pytest
+from click import unstyle
 from conftest import Ledger
 
 from orchestrator import Coordinator, Limits, family, store
+from orchestrator.cli.show import look_json, look_text
 from orchestrator.compose import resolve
 from orchestrator.core.model import TaskSpec
 from orchestrator.store import Paths
@@ -39,6 +41,10 @@ async def test_a_parent_gets_what_its_children_give(root: Path, ledger: Ledger) 
     assert said.ok, said.summary
     assert store.read_result(handle.where) == [0, 10, 20]
     assert len(family.children(handle.where)) == 3
+    shown = look_json(store.look(handle.where))["children"]
+    assert {(one["name"], one["state"]) for one in shown} == {(f"child {n}", "completed") for n in range(3)}
+    text = look_text(store.look(handle.where))
+    assert all(f"{one['id']}  completed  {one['name']}" in unstyle(text) for one in shown)
     assert [ledger.count(f"child {n} worked") for n in range(3)] == [1, 1, 1]
 
 

@@ -108,7 +108,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "mcp_server": ("compose", "config", "errors", "core", "store", "report"),  # to come
     "cli": (
         *("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
-        *("inspection", "doctor", "surroundings", "findings", "clearing", "serving", "strays"),
+        *("inspection", "doctor", "surroundings", "findings", "clearing", "serving", "strays", "family"),
         *("files", "identity", "containment", "recovery", "workspace", "templates", "skillfiles", "skillinstall"),
         *("adoption", "repairing", "resolving"),
     ),

@@ -24,6 +24,7 @@ from conftest import POLL_SECONDS, Ledger
 from test_bad_disk import Disk
 
 from orchestrator import Announcement, Coordinator, Limits, holders, inspection, recovery, store, supervision
+from orchestrator.cli import detach
 from orchestrator.compose import resolve
 from orchestrator.core import explain, lifecycle
 from orchestrator.core.model import StepSpec, TaskSpec
@@ -217,7 +218,7 @@ async def test_the_budget_is_not_reset_by_a_coordinator_that_dies_with_each_work
         await kit.let_go(where)
         said, lock = await anyio.to_thread.run_sync(recovery.claim, where)
         if lock is not None and said.action == "resumed":
-            supervisor = kit.supervisor(where, lock)
+            supervisor = detach.supervisor(where, lock)
         elif lock is not None:
             os.close(lock)
     _, announced = await kit.recover(root, where)

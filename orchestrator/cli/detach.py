@@ -18,6 +18,8 @@ from orchestrator.store import Paths
 from orchestrator.strays import AtLarge
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from orchestrator.core.model import TaskSpec
 
 _MARKS = {"alive": "●", "resumed": "▶", "ended": "✔", "waits": "?", "failed": "✘", "cancelled": "✘", "damaged": "!"}
@@ -34,11 +36,16 @@ def spawn_detached(root: str, spec: TaskSpec) -> str:
 
 def start_supervisor(where: Paths, lock: int) -> None:
     """Start the process that takes a task to its end, and hand it the lock; ours is closed."""
+    supervisor(where, lock).returncode = 0  # it outlives us on purpose: Popen is not to warn that it still runs
+
+
+def supervisor(where: Paths, lock: int) -> Popen[bytes]:
+    """The same, for whoever waits for it."""
     import subprocess
 
     errors = files.open_log(where.supervisor_log)
     try:
-        supervisor = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestrator.cli.supervisor", where.directory, str(lock)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -46,7 +53,6 @@ def start_supervisor(where: Paths, lock: int) -> None:
             pass_fds=(lock,),
             start_new_session=True,
         )
-        supervisor.returncode = 0  # it outlives us on purpose: Popen is not to warn that it still runs
     finally:
         os.close(errors)
         os.close(lock)

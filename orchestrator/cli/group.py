@@ -6,9 +6,12 @@ import importlib
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: Which commands there are, by the module they lie in. A module is imported when one of its commands is asked for.
 ROOMS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -79,6 +82,33 @@ def task_ids(context: click.Context, _parameter: click.Parameter, incomplete: st
 def task_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """TASK, the whole id of a task; completed by the shell."""
     return click.argument("task", shell_complete=task_ids)(function)
+
+
+def step_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """STEP, a step of TASK as `show` names it; completed by the shell."""
+    return click.argument("step", shell_complete=_steps)(function)
+
+
+def _steps(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from orchestrator import store
+    from orchestrator.errors import OrchestratorError
+
+    try:
+        seen = store.look(store.paths(root_of(context)[0], context.params["task"]))
+    except (KeyError, OSError, OrchestratorError):
+        return []
+    return [label for label in seen.snapshot.order if label.startswith(incomplete)]
+
+
+def workers(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What a shell completes for WORKER: the skills by name, and files."""
+    from click.shell_completion import CompletionItem
+
+    from orchestrator import resolving, skillfiles
+
+    named = {found.name for found in skillfiles.everything(skillfiles.places(os.environ))}
+    names = sorted(name for name in named | resolving.installed_skills().keys() if name.startswith(incomplete))
+    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
 def _first_sentence(command: click.Command) -> str:

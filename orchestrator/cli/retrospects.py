@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator import errors
-from orchestrator.cli.group import command, json_option, root
+from orchestrator.cli.group import command, json_option, root, task_ids
 
 if TYPE_CHECKING:
     from orchestrator.report.retrospects import Found
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @command()
-@click.argument("task", required=False)
+@click.argument("task", required=False, shell_complete=task_ids)
 @click.option("--all", "every", is_flag=True, help="Over all tasks of the root, by skill.")
 @click.option("--skill", metavar="S", help="Over the tasks of this skill: module:function, or the function's name.")
 @json_option

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator import files, store
+from orchestrator import family, files, store
 from orchestrator.core.model import StepStatus
 from orchestrator.errors import Damaged, OrchestratorError, TaskNotFound
 from orchestrator.store import Look, Row
@@ -90,7 +90,12 @@ def look_json(seen: Look) -> dict[str, Any]:
         "resume": step.label if (step := snapshot.resume_point()) else None,
         "announcement": store.announcement_to_json(said) if said else None,
         "damage": seen.damage,
+        "children": [{"id": row.id, "name": row.name, "state": row.state} for row in _children(seen)],
     }
+
+
+def _children(seen: Look) -> list[Row]:
+    return [store.row(child) for child in family.children(seen.where)]
 
 
 def look_text(seen: Look) -> str:
@@ -100,6 +105,10 @@ def look_text(seen: Look) -> str:
     lines += [_step_line(snapshot.steps[label]) for label in snapshot.order]
     if not snapshot.order and seen.face is not None:
         lines += [f"  {MARKS[s.status][0]} {s.name}" for s in seen.face.steps]
+    children = _children(seen)
+    if children:
+        lines += ["", "sub-tasks:"]
+        lines += [f"  {r.id}  {click.style(r.state, fg=_COLOURS.get(r.state))}  {cut(r.name, 60)}" for r in children]
     said = seen.announcement()
     lines += ["", *_life(seen)]
     if said is not None:

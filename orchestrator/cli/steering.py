@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from orchestrator import errors
-from orchestrator.cli.group import command, json_option, root, task_argument, value_of
+from orchestrator.cli.group import command, json_option, root, step_argument, task_argument, value_of
 
 
 def _ordered(task: str, verb: str, as_json: bool, **fields: Any) -> int:
@@ -26,7 +26,7 @@ def retry(task: str, as_json: bool) -> int:
 
 @command()
 @task_argument
-@click.argument("step")
+@step_argument
 @json_option
 def redo(task: str, step: str, as_json: bool) -> int:
     """Have a finished step done anew, also in a task that has ended; steps that get other arguments by it follow."""
@@ -35,7 +35,7 @@ def redo(task: str, step: str, as_json: bool) -> int:
 
 @command()
 @task_argument
-@click.argument("step")
+@step_argument
 @click.option("--why", help="The reason, for whoever reads it later.")
 @json_option
 def skip(task: str, step: str, why: str | None, as_json: bool) -> int:
@@ -45,7 +45,7 @@ def skip(task: str, step: str, why: str | None, as_json: bool) -> int:
 
 @command()
 @task_argument
-@click.argument("step")
+@step_argument
 @click.option("--done", "done", flag_value=True, type=bool, default=None, help="Its effect took place.")
 @click.option("--redo", "done", flag_value=False, type=bool, help="It did not: run the step again.")
 @click.option("--result", metavar="JSON", help="With --done: the result that the step would have given.")

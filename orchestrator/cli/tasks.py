@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from orchestrator import errors
-from orchestrator.cli.group import command, json_option, root, task_argument, task_ids, value_of
+from orchestrator.cli.group import command, json_option, root, task_argument, task_ids, value_of, workers
 
 
 def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,7 +24,7 @@ def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "--arg", "args", multiple=True, metavar="KEY=VALUE", help="An argument; VALUE is JSON, or else text."
         ),
         click.option("--name", help="The task's name, for people [default: the worker's]."),
-        click.argument("worker"),
+        click.argument("worker", shell_complete=workers),
     ):
         function = option(function)
     return function

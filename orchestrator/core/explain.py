@@ -239,10 +239,14 @@ def _failed(facts: Facts) -> Said:
 
 
 def _conflict(facts: Facts) -> Said:
-    ways = f"{_command(facts, 'retry TASK')} | {_command(facts, 'redo TASK STEP')}"
+    reason = _reason(facts)
+    found = (step for step in facts.snapshot.steps.values() if f"step {step.label!r}" in reason)
+    step = next(found, None)
+    label = repr(step.label) if step else "STEP"
+    done = "--done --result JSON" if step and step.by_hand else "--done"  # its skill asks for what it gave
     return (
-        f"a finished step was asked for with other arguments: {_reason(facts)}",
-        Next("it goes on with the arguments as they were, or the step is done anew", "person", "on command", ways),
+        f"a finished step is not what its skill asks for: {reason or 'see its end'}",
+        _for_a_person(facts, f"resolve TASK {label} {done}|--redo"),
     )
 
 
