@@ -31,18 +31,21 @@ from orchestrator.core.model import Announcement, Effect, Identity, StepSpec, Ta
 
 HERE = Path(__file__).parent
 WHOM = (
-    *("worker", "worker", "worker", "guard", "worker and guard"),
-    *("coordinator", "coordinator and worker", "coordinator, worker and guard"),
+    *("worker",) * 6,
+    *("guard", "worker and guard") * 2,
+    *("coordinator", "coordinator and worker", "coordinator and worker", "coordinator, worker and guard"),
 )
 ORDERS = ("redo", "redo", "pause", "send", "send", "edit: note", "edit: redo", "edit: done")
-WAYS = ("command", "command for all", "program", "program for all", *("nobody",) * 4)
+WAYS = ("command", "command for all", "command, killed", "program", "program for all", *("nobody",) * 4)
 PYTHON_FORMS = ("plain", "large", "todo", "together", "flaky", "hopeless", "once")
 SHELL_FORMS = ("plain", "flaky", "once", "output", "plain")
 
+#: About how long the command `recover` takes.
+COMMAND_SECONDS = 0.8
 #: How long a task that is left alone may take to its end before it counts as lost.
 PATIENCE_SECONDS = 180.0
 #: How long a moment that was drawn is waited for; then the blow falls as it is.
-MOMENT_SECONDS = 3.0
+MOMENT_SECONDS = 6.0
 LEFT_SECONDS = 20.0
 
 
@@ -154,8 +157,7 @@ class Life:
                     break
                 await self.moment(blow)
                 await self.strike(blow) if blow.what == "kill" else await self.order(blow)
-                if blow.way != "nobody":
-                    await self.recover(blow.way)
+                await self.recover(self.way_after(blow), blow.step)
             problems = await self.to_the_end()
         except Exception as error:
             problems = [f"{type(error).__name__}: {error}"]
@@ -184,7 +186,7 @@ class Life:
             return files.size(self.where.journal) >= wanted and any(identity.alive(who) for _, who in self.workers())
 
         with contextlib.suppress(TimeoutError):
-            await kit.until(come, "the moment", MOMENT_SECONDS)
+            await kit.until(come, "the moment", 60 if self.soak.fault else MOMENT_SECONDS)
         await anyio.sleep(blow.seconds)
 
     async def strike(self, blow: Blow) -> None:
@@ -237,11 +239,18 @@ class Life:
         lines = store.last_lines(self.where)
         return str(lines[-1]["kind"]) if lines else "created"
 
-    async def recover(self, way: str) -> None:
+    def way_after(self, blow: Blow) -> str:
+        """Who goes on: where a coordinator was killed, more often than not somebody has to."""
+        left_alone = blow.what == "kill" and "coordinator" in blow.whom and blow.step > 0.3
+        return "command" if left_alone and blow.way == "nobody" else blow.way
+
+    async def recover(self, way: str, how_far: float = 0.0) -> None:
         one = [] if way.endswith("all") else [self.where.task_id]
-        if way.startswith("command"):
+        if way == "command, killed":
+            await self.killed_command(how_far * COMMAND_SECONDS, *one)
+        elif way.startswith("command"):
             await self.command("recover", *one)
-        else:
+        elif way.startswith("program"):
             self.soak.program(*one)
 
     async def command(self, *words: str) -> bool:
@@ -251,6 +260,19 @@ class Life:
         if b"Traceback" in ended.stderr:
             raise AssertionError(f"{words}: {ended.stderr.decode()}")
         return ended.returncode == 0
+
+    async def killed_command(self, seconds: float, *ids: str) -> None:
+        """`recover` that is killed somewhere on its way: before it has claimed the task, or as it hands it over."""
+        argv = [sys.executable, "-m", "orchestrator.cli.main", "--root", str(self.soak.root), "recover", *ids]
+        command = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        self.soak.ours.append(command)
+        await anyio.sleep(seconds)
+        if command.poll() is None:
+            command.kill()
+            self.soak.figures.kills[f"command: {self.last_kind()}"] += 1
+            self.soak.figures.killed["command"] += 1
 
     # -- orders and edits --------------------------------------------------------------------------------------
 
@@ -371,7 +393,10 @@ class Life:
 
     def lost(self) -> list[str]:
         try:
-            return soak_judge.lost(self.where, self.log, self.script, notes=self.notes, skipped=self.skipped)
+            said = Path(self.where.supervisor_log)
+            broken = [said.read_text()] if said.exists() and "Traceback" in said.read_text() else []
+            lost = soak_judge.lost(self.where, self.log, self.script, notes=self.notes, skipped=self.skipped)
+            return lost + broken
         except Exception as error:  # what cannot be read any more is lost as well
             return [f"{type(error).__name__}: {error}"]
 
@@ -456,6 +481,10 @@ class Soak:
         for seen in self.processes():
             self.figures.processes += 1
             self.kept.append(f"process {seen.pid}: {seen.command}")
+        programs = self.place / "programs.log"
+        if programs.exists() and "Traceback" in programs.read_text():
+            self.figures.lost += 1
+            self.kept.append(f"{programs}: {programs.read_text()[-2000:]}")
         workspace.sweep_staging(str(self.root))
         left = [str(path) for path in self.root.glob(".orchestrator-*")]
         self.figures.temporaries += len(left)
