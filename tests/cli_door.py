@@ -57,7 +57,7 @@ class Cli:
             env={**os.environ, "PYTHONWARNINGS": "error"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=60,
+            timeout=300,
             preexec_fn=self.limits,
         )
         return Said(ended.returncode, ended.stdout.decode(), ended.stderr.decode())

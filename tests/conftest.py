@@ -37,6 +37,8 @@ TOKEN = f"token of {SESSION}"
 #: How long a process that is just dying may take before it counts as left behind.
 GRACE_SECONDS = 5.0
 POLL_SECONDS = 0.005
+#: How long a condition is waited for before the test gives up. It proves nothing: it is long, for a machine under load.
+PATIENCE_SECONDS = 120.0
 
 hypothesis.settings.register_profile("house", deadline=None, derandomize="CI" in os.environ, print_blob=True)
 hypothesis.settings.load_profile("house")
@@ -64,7 +66,7 @@ class Ledger:
         words = re.compile(rf"(?<!\S){re.escape(text)}(?!\S)")
         return sum(1 for line in self.lines() if words.search(line))
 
-    async def has(self, text: str, timeout: float = 20) -> None:
+    async def has(self, text: str, timeout: float = PATIENCE_SECONDS) -> None:
         """Return as soon as `text` stands in the ledger; TimeoutError after `timeout` seconds, with what does."""
         deadline = time.monotonic() + timeout
         while not self.count(text):

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
-from conftest import POLL_SECONDS, Ledger
+from conftest import PATIENCE_SECONDS, POLL_SECONDS, Ledger
 
 from orchestrator import Coordinator, Limits, containment, files, identity, recovery, store, workspace
 from orchestrator.cli import detach
@@ -36,7 +36,7 @@ def spec(skill: str, ledger: Ledger, *, deaths: int = 1000, env: dict[str, str] 
 # -- waiting for conditions ------------------------------------------------------------------------------------------
 
 
-async def until(condition: Callable[[], Any], what: str, timeout: float = 30) -> Any:
+async def until(condition: Callable[[], Any], what: str, timeout: float = PATIENCE_SECONDS) -> Any:
     """Return what the condition gives as soon as that is something; TimeoutError, naming it, when it does not come."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):

@@ -74,7 +74,7 @@ class SkillFile:
     async def to_its_end(self, root: Path) -> tuple[Paths, Announcement]:
         async with Coordinator(root) as coordinator:
             handle = await coordinator.spawn(f"{self.path}:skill", name="replayed")
-            return handle.where, await handle.wait(60)
+            return handle.where, await handle.wait(120)
 
 
 def kill_worker(where: Paths) -> None:
@@ -92,7 +92,7 @@ def kill_worker(where: Paths) -> None:
 async def recovered(root: Path, where: Paths) -> Announcement:
     async with Coordinator(root) as coordinator:
         await coordinator.recover([where.task_id])
-        return await coordinator.wait(where.task_id, 60)
+        return await coordinator.wait(where.task_id, 120)
 
 
 def snapshot(where: Paths) -> Snapshot:

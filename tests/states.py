@@ -89,7 +89,7 @@ async def _run(at: Place, word: str, **args: Any) -> Announcement:
     at.tell(word)
     async with Coordinator(at.root) as coordinator:
         handle = await coordinator.spawn(at.spec(**args))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
     return said
 
@@ -117,7 +117,7 @@ async def paused(at: Place) -> None:
     await working(at)
     await Coordinator(at.root).order(at.id, "pause", patience=0)
     await kit.open_gate(at.gate)
-    assert (await Coordinator(at.root).wait(at.id, 30)).status == "paused"
+    assert (await Coordinator(at.root).wait(at.id, 120)).status == "paused"
     await kit.let_go(at.where)
 
 
@@ -200,7 +200,7 @@ async def goes_on(at: Place, lock: int | None = None) -> str:
     """How it ends, looked after from now on."""
     async with Coordinator(at.root) as coordinator:
         await coordinator.adopt(at.where, lock)
-        said = await coordinator.wait(at.id, 30)
+        said = await coordinator.wait(at.id, 120)
         await kit.let_go(at.where)
     return said.status
 
@@ -226,6 +226,6 @@ async def recovers(at: Place) -> tuple[str, str]:
     """What `recover` said, and how the task stands after."""
     async with Coordinator(at.root) as coordinator:
         (said,) = await coordinator.recover()
-        announced = await coordinator.wait(at.id, 30)
+        announced = await coordinator.wait(at.id, 120)
         await kit.let_go(at.where)
     return said.action, announced.status

@@ -172,7 +172,7 @@ async def test_an_adopted_worker_that_could_not_write_spends_nothing_of_the_budg
         await second.adopt(handle.where)
         Path(f"{ledger.path}.go").touch()
         with pytest.raises(SyncFailed, match="the disk does not take") as refused:
-            await second.wait(handle.id, 60)
+            await second.wait(handle.id, 120)
     assert "free some space" in refused.value.hint
     (closed,) = entries(handle.where, "closed")
     assert (closed["exit"], closed["death"]) == (IO, False)

@@ -18,7 +18,7 @@ async def run(root: Path, what: TaskSpec) -> tuple[Paths, Announcement]:
     """A task to its end, through all the attempts that its budget allows."""
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(what)
-        said = await handle.wait(60)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
     return handle.where, said
 
@@ -192,7 +192,7 @@ async def test_a_step_that_loses_the_journal_and_its_worker_is_given_up_all_the_
 ) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("takes_its_journal_with_it", ledger, deaths=3))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.status == "failed"
     assert kit.tries(ledger, "one") == [1]
     assert kit.tries(ledger, "two") == [1, 2, 3]

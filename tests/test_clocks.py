@@ -241,7 +241,7 @@ async def test_a_tree_that_was_stopped_for_longer_than_its_limits_goes_on_and_no
         for who in tree:
             os.kill(who.pid, signal.SIGCONT)
         await kit.open_gate(gate)
-        assert (await handle.wait(30)).ok
+        assert (await handle.wait(120)).ok
     assert kit.tries(ledger, "two") == [1]
     assert len(kit.entries(handle.where, "attempt")) == 1
     assert not kit.entries(handle.where, "raised")
@@ -486,7 +486,7 @@ def test_a_file_with_an_impossible_time_is_read_all_the_same_and_soon(tmp_path: 
     assert files.read_settled(str(path)) == b"[start done]\n"
     assert files.read_settled(str(path), b"other") == b"[start done]\n"
     assert 0 <= files.unsettled_seconds(str(path)) <= files.SETTLE_SECONDS
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ async def test_an_order_that_reopens_a_step_never_runs_a_sync_step_beside_its_ow
         await ledger.has("up")
         await coordinator.order(handle.id, "redo", patience=0, step="one")
         Path(f"{ledger.path}.go").touch()
-        said = await handle.wait(30)
+        said = await handle.wait(120)
     assert said.ok, said
     assert [line for line in ledger.lines() if line.startswith("beside")] == [
         "beside 0 others, in attempt 1",
@@ -112,7 +112,7 @@ async def test_an_order_that_is_refused_costs_the_skill_no_run(root, ledger, ski
         for number, more in enumerate([{"verb": "retry"}, {"verb": "resolve", "step": "one"}]):
             store.make_request(handle.where, {"id": f"r{number}", "at": 0, **more})
         Path(f"{ledger.path}.go").touch()
-        assert (await handle.wait(30)).ok
+        assert (await handle.wait(120)).ok
     assert all("refused" in e for e in entries(handle.where, "handled"))
     assert len(entries(handle.where, "handled")) == 2
     assert ledger.count("from the top") == 1
@@ -150,7 +150,7 @@ async def test_a_step_that_must_not_happen_twice_and_was_cut_off_by_its_skill_wa
         _, lock = await coordinator.order(where.task_id, "resolve", step="send", done=True)
         if lock is not None:
             await coordinator.adopt(where, lock)
-        assert (await coordinator.wait(where.task_id, 30)).ok
+        assert (await coordinator.wait(where.task_id, 120)).ok
     assert ledger.count("sent") == 1
 
 
@@ -253,7 +253,7 @@ async def test_a_step_that_must_not_happen_twice_may_end_before_a_stuck_thread_c
         await ledger.has("sending")
         await until(lambda: entries(handle.where, "raised"), "the thread is over its timeout")
         Path(f"{ledger.path}.go").touch()
-        said = await handle.wait(30)
+        said = await handle.wait(120)
     assert said.ok, said
     assert ledger.lines() == ["sending", "sent", "behind in 2"]
     assert [a.closed for a in snapshot(handle.where).attempts] == ["timed_out", "completed"]

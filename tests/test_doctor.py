@@ -157,7 +157,7 @@ async def test_a_task_that_is_worked_on_is_no_finding_and_is_not_touched(
             assert examined(root) == {}
             assert mended(root) == []
             await kit.open_gate(gate)
-            assert (await handle.wait(30)).ok
+            assert (await handle.wait(120)).ok
             await kit.let_go(handle.where)
     assert examined(root) == {}
 
@@ -184,7 +184,7 @@ def test_a_process_that_outlived_its_task_is_found_and_ended(root: Path) -> None
         assert str(stray.pid) in examined(root)["stray", where.task_id].what
         (line,) = mended(root)
         assert line.startswith(f"{where.task_id}: ended process {stray.pid}: ")
-        assert stray.wait(10) == -9
+        assert stray.wait(120) == -9
     assert examined(root) == {}
 
 
@@ -217,7 +217,7 @@ def test_a_worker_whose_task_is_gone_is_found_by_its_arguments_and_ended(root: P
     ):
         assert [code for code, _ in examined(root)] == ["orphan"]
         assert [line for line in mended(root) if str(orphan.pid) in line]
-        assert orphan.wait(10) == -9
+        assert orphan.wait(120) == -9
         assert unplaced.poll() is None  # of this root, of no task that it names: it may be a person's shell
 
 
@@ -236,7 +236,7 @@ def test_a_stray_that_keeps_the_lock_of_a_dead_worker_is_ended_and_the_task_can_
         assert stray.stdout.readline() == b"up\n"
         assert ("stray", where.task_id) in examined(root)
         assert [line for line in mended(root) if f"ended process {stray.pid}" in line]
-        stray.wait(10)
+        stray.wait(120)
     assert store.lock_is_free(where)
     assert recovery.inspect(where).action == "resumed"
 

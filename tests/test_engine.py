@@ -125,7 +125,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_its_grace(make_engi
         took = time.monotonic() - begun
         assert attempt.alive() == set()
         assert not is_alive(attempt.worker)
-        assert LIMITS.grace_seconds <= took < 5
+        assert LIMITS.grace_seconds <= took < 60
         assert (await attempt.engine.wait(attempt.state)).signal == signal.SIGKILL
 
 

@@ -288,7 +288,7 @@ async def test_who_looks_after_a_task_is_named(root: Path, ledger: Ledger, tmp_p
         assert any(one.what == f"process {supervisor.pid} looks after it (supervisor)" for one in said.evidence)
         assert "starts another" not in said.next.what
         await kit.open_gate(gate)
-        supervisor.wait(30)
+        supervisor.wait(120)
     assert explained(where).state == "completed"
 
 
@@ -305,7 +305,7 @@ async def test_a_copy_of_a_task_is_not_taken_for_the_one_that_is_worked_on(
         await kit.open_gate(gate)
         async with Coordinator(root) as coordinator:
             await coordinator.adopt(where)
-            await coordinator.wait(where.task_id, 30)
+            await coordinator.wait(where.task_id, 120)
         await kit.let_go(where)
 
 

@@ -37,7 +37,7 @@ def all_tasks(root: Path) -> list[Paths]:
 async def test_a_parent_gets_what_its_children_give(root: Path, ledger: Ledger) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("parent", ledger))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.ok, said.summary
     assert store.read_result(handle.where) == [0, 10, 20]
     assert len(family.children(handle.where)) == 3
@@ -64,7 +64,7 @@ async def test_a_parent_killed_again_and_again_makes_no_child_twice(root: Path, 
         gate.touch()  # an ordinary file: nobody waits there any more
         for where in family.children(handle.where):
             kit.kill_worker(where)  # they wait at the gate that is gone
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.ok, said.summary
     assert len(all_tasks(root)) == 4
     assert [ledger.count(f"child {n} worked") for n in range(3)] == [1, 1, 1]
@@ -73,7 +73,7 @@ async def test_a_parent_killed_again_and_again_makes_no_child_twice(root: Path, 
 async def test_a_failed_child_fails_the_step_that_asks_for_its_result(root: Path, ledger: Ledger) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("parent", ledger, many=1, fail=True))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.status == "failed"
     assert "child 0 cannot" in said.summary
 
@@ -101,7 +101,7 @@ async def test_a_parent_that_ends_leaves_no_child_behind(
         await ledger.has("child 1 waits") if on_end == "wait" else None
         if on_end == "wait":
             await kit.open_gate(gate)
-        said = await handle.wait(60)
+        said = await handle.wait(120)
         await kit.until(
             lambda: all(store.ended_by_tail(where) for where in all_tasks(root)), "parent and child have ended"
         )
@@ -113,7 +113,7 @@ async def test_a_parent_that_ends_leaves_no_child_behind(
 async def test_a_family_has_its_limits(root: Path, ledger: Ledger) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("deep", ledger))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.status == "failed"
     assert "generations deep" in " ".join(store.look(where).announcement().summary for where in all_tasks(root))  # type: ignore[union-attr]
     assert len(all_tasks(root)) == 1 + Limits().depth
@@ -143,6 +143,6 @@ async def test_a_cancel_that_nobody_carried_out_ends_the_children_when_somebody_
     text = Path(handle.where.task_md).read_text()
     Path(handle.where.task_md).write_text(text + "[pending] by hand\n")
     said = kit.orchestrator(root, "recover", handle.id, "--wait")
-    said.communicate(timeout=60)
+    said.communicate(timeout=300)
     assert {store.look(where).state for where in all_tasks(root)} == {"cancelled"}
     assert not [left for where in all_tasks(root) for left in kit.left_behind(where)]

@@ -45,7 +45,7 @@ def spawns(base: Path, order: list[object] | None) -> Callable[[], Awaitable[Non
         coordinator = inline.coordinator(base / "root")
         async with coordinator:
             handle = await coordinator.spawn(kit.spec("six_steps", Ledger(base / "ledger")))
-            await handle.wait(60)
+            await handle.wait(120)
 
     return act
 
@@ -55,7 +55,7 @@ async def recovered(root: Path) -> dict[str, str]:
     async with inline.coordinator(root) as coordinator:
         await coordinator.recover()
         for task_id in store.task_ids(str(root)):
-            await coordinator.wait(task_id, 60)
+            await coordinator.wait(task_id, 120)
     return {task_id: store.look(Paths(str(root / task_id))).state for task_id in store.task_ids(str(root))}
 
 
@@ -126,7 +126,7 @@ async def test_a_worker_that_ends_before_its_first_line_has_done_nothing_whateve
     stillborn.fails(True)
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(stillborn.spec(ledger))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
     assert said.status == "failed"
     assert not kit.entries(handle.where, "started")
     assert 1 < len(kit.entries(handle.where, "attempt")) <= 3
@@ -140,7 +140,7 @@ async def test_a_resume_that_fails_uses_up_no_answer_and_the_next_one_finds_it(
     stillborn = Stillborn(tmp_path / "stillborn", 1)
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(stillborn.spec(ledger))
-        assert (await handle.wait(60)).status == "question"
+        assert (await handle.wait(120)).status == "question"
         await kit.let_go(handle.where)
         stillborn.fails(True)
         assert (await resumed(coordinator, handle.where, "answer", text="the blue one")).status == "failed"
@@ -153,7 +153,7 @@ async def test_a_resume_that_fails_uses_up_no_answer_and_the_next_one_finds_it(
 async def resumed(coordinator: Coordinator, where: Paths, verb: str, **said: str) -> Any:
     _, lock = await coordinator.order(where.task_id, verb, **said)
     await coordinator.adopt(where, lock)
-    announced = await coordinator.wait(where.task_id, 60)
+    announced = await coordinator.wait(where.task_id, 120)
     await kit.let_go(where)
     return announced
 

@@ -231,7 +231,7 @@ async def test_a_living_worker_commits_its_steps_though_somebody_wrote_into_its_
             file.write(INTRUSIONS[what](handle.where))
         assert store.row(handle.where).state == "working"
         await kit.open_gate(gate)
-        said = await handle.wait(30)
+        said = await handle.wait(120)
     assert (said.ok, said.status) == (True, "completed")
     reading = store.read_journal(handle.where)
     assert (reading.torn, reading.damaged) == (0, ())

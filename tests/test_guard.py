@@ -25,6 +25,8 @@ from orchestrator import means
 from orchestrator.worker import guard
 
 LIMIT = 10_000
+#: Seconds within which the guard must have done what it does at once; what it must not wait for lasts 300 or for ever.
+LOADED = 100
 
 _PROGRAM = """
 import json, os, signal, subprocess, sys, time, resource
@@ -63,7 +65,7 @@ class Guarded:
         return self.process
 
     def run(self, code: str, **how: float | int | None) -> int:
-        return self.start(code, **how).wait(30)  # type: ignore[arg-type]
+        return self.start(code, **how).wait(120)  # type: ignore[arg-type]
 
     async def file(self, name: str) -> str:
         """What the worker wrote into a file of this name, as soon as it did."""
@@ -138,7 +140,7 @@ def test_a_hundred_megabytes_cost_seconds_and_two_megabytes_of_disk(guarded):
     limit = 2 * 1024 * 1024
     begun = time.monotonic()
     assert guarded.run("for _ in range(100): say(b'x' * 1_000_000)", limit=limit) == 0
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < LOADED
     assert guarded.out.stat().st_size <= limit + 200
     head, missing, tail = left_out(guarded.out.read_bytes())
     assert len(head) + missing + len(tail) == 100_000_000
@@ -202,7 +204,7 @@ while True: signal.pause()
     process = guarded.start(code)
     await guarded.file("ready")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 7
+    assert process.wait(120) == 7
     assert guarded.out.read_bytes() == b"putting things away"
 
 
@@ -213,8 +215,8 @@ async def test_a_worker_that_ignores_the_signal_is_killed_after_the_grace_and_no
     await guarded.file("ready")
     begun = time.monotonic()
     process.send_signal(number)
-    assert process.wait(20) == -signal.SIGKILL
-    assert 0.3 <= time.monotonic() - begun < 10
+    assert process.wait(120) == -signal.SIGKILL
+    assert 0.3 <= time.monotonic() - begun < LOADED
 
 
 async def test_asking_again_does_not_lengthen_the_grace(guarded):
@@ -228,7 +230,7 @@ async def test_asking_again_does_not_lengthen_the_grace(guarded):
         return process.poll() is not None
 
     await until(asked_again, "the worker is killed")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LOADED
 
 
 # fault 62
@@ -236,7 +238,7 @@ def test_a_stuck_worker_is_killed_at_the_limit_of_its_life(guarded):
     begun = time.monotonic()
     code = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: time.sleep(9)"
     assert guarded.run(code, life=0.2, grace=0.1) == -signal.SIGKILL
-    assert 0.4 <= time.monotonic() - begun < 15  # the worker's own limit comes first, then twice the grace
+    assert 0.4 <= time.monotonic() - begun < LOADED  # the worker's own limit comes first, then twice the grace
 
 
 # -- what is left behind -------------------------------------------------------------------------------------------
@@ -247,7 +249,7 @@ async def test_a_grandchild_that_holds_stdout_does_not_hold_up_the_end(guarded):
     code = "p = subprocess.Popen(['sleep', '300'], start_new_session=True); open('pid', 'w').write(str(p.pid))"
     begun = time.monotonic()
     assert guarded.run(code) == 0
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LOADED
     assert not is_alive(int(await guarded.file("pid")))
 
 
@@ -256,7 +258,7 @@ def test_one_that_got_away_and_writes_without_end_is_not_listened_to_for_ever(tm
     log = guard._Log(str(tmp_path / "log"), os.open("/dev/zero", os.O_RDONLY), LIMIT)
     begun = time.monotonic()
     log.finish()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < LOADED
     assert (tmp_path / "log").stat().st_size <= LIMIT + 200
 
 

@@ -49,7 +49,7 @@ def spec(skill: str, **args: Any) -> TaskSpec:
 async def test_a_step_that_is_cancelled_by_what_it_waits_for_has_failed_and_is_not_passed_over(root: Path) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("cancels_itself"))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
     assert said.status == "failed"
     assert len(kit.entries(handle.where, "raised")) == 2
     assert len(kit.entries(handle.where, "attempt")) == 1
@@ -61,7 +61,7 @@ async def test_results_are_never_written_through_a_link(root: Path, tmp_path: Pa
     (outside / "result.json").write_text("precious")
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(spec("links_its_results_away", outside=str(outside)))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
     assert said.ok, said.summary
     assert [path.name for path in outside.iterdir()] == ["result.json"]
     assert (outside / "result.json").read_text() == "precious"
@@ -127,5 +127,5 @@ async def test_cancelling_a_copy_of_a_workspace_does_not_touch_the_worker_of_the
             assert (await coordinator.cancel(copy)).status == "cancelled"
             assert store.look(handle.where).alive
             await kit.open_gate(gate)
-            assert (await handle.wait(30)).ok
+            assert (await handle.wait(120)).ok
     assert kit.tries(ledger, "two") == [1]

@@ -95,7 +95,7 @@ async def undisturbed(place: Path, rounds: int = 0) -> Whole:
     what = kit.spec("six_steps", ledger, env={dying.VARIABLE: str(death)}, rounds=rounds)
     async with Coordinator(place / "root") as coordinator:
         handle = await coordinator.spawn(what)
-        said = await handle.wait(30)
+        said = await handle.wait(120)
         assert said.ok, said
         await kit.let_go(handle.where)
     texts = kit.texts(handle.where, FACES)

@@ -236,8 +236,8 @@ async def test_twenty_who_recover_it_at_once_again_and_again_make_no_hot_loop_of
         for _ in range(COMMANDS):
             callers.append(kit.orchestrator(root, "recover"))
     for caller in callers:
-        caller.communicate(timeout=60)
-    announced = await Coordinator(root).wait(where.task_id, 60)
+        caller.communicate(timeout=300)
+    announced = await Coordinator(root).wait(where.task_id, 120)
     await kit.let_go(where)
     await see_that_it_is_given_up(root, where, announced, deaths=4)
     assert kit.tries(ledger, "two") == [1, 2, 3, 4]

@@ -96,7 +96,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace(run):
     begun = time.monotonic()
     ended, _ = await run("trap '' TERM; while :; do sleep 0.01; done", timeout=0.2, grace_seconds=0.3)
     assert (ended.code, ended.timed_out) == (-signal.SIGKILL, True)
-    assert 0.5 <= time.monotonic() - begun < 15
+    assert 0.5 <= time.monotonic() - begun < 100
 
 
 async def test_cancelling_returns_only_when_the_whole_tree_is_gone(run, tmp_path):
@@ -128,7 +128,7 @@ async def test_a_job_in_its_own_session_is_ended_where_there_is_a_cgroup(run, tm
     begun = time.monotonic()
     ended, _ = await run(script)
     assert ended.code == 0
-    assert time.monotonic() - begun < 15  # it holds our pipe: it is not waited for
+    assert time.monotonic() - begun < 100  # it holds our pipe: it is not waited for
     child = pid_in(tmp_path / "child")
     try:
         assert is_alive(child) is (cgroup is None)  # without one, the worker's guard ends it

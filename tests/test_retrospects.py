@@ -47,7 +47,7 @@ def cli(tmp_path: Path, root: Path) -> Cli:
 async def run(root: Path, what: Any, **args: Any) -> tuple[Paths, Announcement]:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(what, **args)
-        said = await handle.wait(60)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
     return handle.where, said
 
@@ -140,7 +140,7 @@ async def test_the_retrospect_of_a_task_that_is_done_anew_is_not_taken_for_its_l
         assert retro_file(where) == f"{retro_file(where).splitlines()[0]}\n\n{first}"
         assert retro_file(where).startswith(f"{EARLIER} ({said.status}, {end['at']}): the task was reopened")
         handle = await coordinator.adopt(where, lock)
-        await handle.wait(60)
+        await handle.wait(120)
     assert retro_file(where).startswith("# Retrospect")
     assert "reopened after" in retro_file(where)
 

@@ -57,7 +57,7 @@ class Served:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 @contextlib.asynccontextmanager
@@ -330,7 +330,7 @@ async def test_leaving_the_root_alone_needs_no_coordinator(root: Path, ledger: L
     """A program's own coordinator and a `serve` share a root as two of either kind do."""
     async with served(root, root.parent / "log") as serve, Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("six_steps", ledger))
-        assert (await handle.wait(30)).ok
+        assert (await handle.wait(120)).ok
         await kit.until(lambda: state(handle.where) == "completed", "it has ended")
         assert serve.stop() == 0
     assert ledger.count("gather began") == 1

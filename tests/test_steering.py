@@ -42,7 +42,7 @@ async def test_a_step_redone_while_the_worker_lives_is_done_anew_and_the_others_
         group.start_soon(functools.partial(order, at, "redo", step="one"))
         await kit.until(lambda: store.read_requests(at.where), "the order is given")
         await kit.open_gate(at.gate)
-    assert (await Coordinator(at.root).wait(at.id, 30)).ok
+    assert (await Coordinator(at.root).wait(at.id, 120)).ok
     assert tries(at) == [[1, 2], [1], [1]]
     assert at.ledger.count("handed back one 2, two") == 1
     assert len(kit.entries(at.where, "attempt")) == 1
@@ -58,7 +58,7 @@ async def test_a_step_redone_while_the_last_step_runs_is_done_anew_before_the_en
     else:
         edit(at, "[working done] one", "[redo] one")
     await kit.open_gate(at.gate)
-    assert (await Coordinator(at.root).wait(at.id, 30)).ok
+    assert (await Coordinator(at.root).wait(at.id, 120)).ok
     assert tries(at) == [[1, 2], [1], []]
     assert kit.step_lines(at.where)[1:] == ["[working done] one", "[working done] two", "[skipped] three", "[end]"]
 
@@ -88,13 +88,13 @@ async def test_a_task_that_is_paused_in_every_step_spends_nothing_of_its_budget(
             await at.ledger.has(f"step {number} began 1")
             await coordinator.order(at.id, "pause", patience=0)
             await kit.open_gate(at.gate)
-            assert (await coordinator.wait(at.id, 30)).status == "paused"
+            assert (await coordinator.wait(at.id, 120)).status == "paused"
             await kit.let_go(where)
             assert (await coordinator.recover())[0].action == "waits"
             _, lock = await order(at, "continue")
             await coordinator.adopt(where, lock)
         await kit.open_gate(at.gate)
-        assert (await coordinator.wait(at.id, 30)).ok
+        assert (await coordinator.wait(at.id, 120)).ok
         await kit.let_go(where)
     assert [kit.tries(at.ledger, f"step {number}") for number in range(1, 5)] == [[1]] * 4
     assert at.look().snapshot.deaths == 0
@@ -153,7 +153,7 @@ async def test_an_order_whose_giver_was_killed_is_carried_out_by_the_next_recove
     assert recovery.inspect(at.where).action == expected, "a dry run must say so too"
     async with Coordinator(at.root) as coordinator:
         assert [r.action for r in await coordinator.recover()] == [expected]
-        said = await coordinator.wait(at.id, 30)
+        said = await coordinator.wait(at.id, 120)
         await kit.let_go(at.where)
     assert said.status == ("paused" if verb == "pause" else "completed")
     assert [e["request"] for e in kit.entries(at.where, "handled")][-1] == "0"
@@ -166,7 +166,7 @@ async def test_an_order_that_has_lost_its_sense_until_the_border_is_refused_and_
         await order(at, "skip", step="two")
     store.make_request(at.where, {"id": "late", "verb": "skip", "step": "two"})  # as one given before the step began
     await kit.open_gate(at.gate)
-    assert (await Coordinator(at.root).wait(at.id, 30)).ok
+    assert (await Coordinator(at.root).wait(at.id, 120)).ok
     assert at.look().snapshot.steps["two"].status is StepStatus.DONE
     (handled,) = kit.entries(at.where, "handled")
     assert "done already" in handled["refused"]
@@ -186,7 +186,7 @@ async def test_twenty_who_retry_one_task_at_once_start_one_worker(begin: Begin) 
     callers = [kit.orchestrator(at.root, "retry", at.id) for _ in range(20)]
     said = [await anyio.to_thread.run_sync(caller.communicate) for caller in callers]
     assert sorted(caller.returncode for caller in callers) == [0] + [DATA] * 19, said
-    assert (await Coordinator(at.root).wait(at.id, 30)).ok
+    assert (await Coordinator(at.root).wait(at.id, 120)).ok
     await kit.let_go(at.where)
     assert len(kit.entries(at.where, "attempt")) == 2
     assert tries(at) == [[1], [1, 2], [1]]
@@ -200,7 +200,7 @@ async def test_two_who_pause_at_once_do_not_make_the_third_wait_for_ever(begin: 
     async with Coordinator(at.root) as coordinator:
         assert [r.action for r in await coordinator.recover()] == ["waits"]
     assert ["refused" in e for e in kit.entries(at.where, "handled")] == [False, True]
-    assert (await Coordinator(at.root).wait(at.id, 10)).status == "paused"
+    assert (await Coordinator(at.root).wait(at.id, 120)).status == "paused"
 
 
 async def test_a_cancel_that_came_too_late_does_not_end_what_is_redone_later(begin: Begin) -> None:
@@ -262,7 +262,7 @@ async def test_messages_arrive_in_order_and_at_least_once_though_the_worker_is_k
         await coordinator.recover()
         await at.ledger.has("step 4 began 2")
         await kit.open_gate(at.gate)
-        assert (await coordinator.wait(at.id, 30)).ok
+        assert (await coordinator.wait(at.id, 120)).ok
         await kit.let_go(where)
     read = [line.removeprefix("read ") for line in at.ledger.lines() if line.startswith("read ")]
     assert list(dict.fromkeys(read)) == ["1a", "1b", "2a", "2b", "3a", "3b"]

@@ -37,7 +37,7 @@ def test_recover_that_waits_says_how_each_task_ended_and_leaves_with_the_worst(r
     for path in (steps, good):
         kit.queue(root, path)
     ended = kit.orchestrator(root, "recover", "--wait")
-    out, _ = ended.communicate(timeout=60)
+    out, _ = ended.communicate(timeout=300)
     assert "✘ bad" in out
     assert "✔ good" in out
     assert ended.returncode == 1
@@ -56,5 +56,5 @@ async def test_a_detached_supervisor_may_be_told_to_go_and_leaves_its_worker_and
         assert Path(where.supervisor_log).read_text() == ""
         await kit.open_gate(gate)
         await kit.let_go(where)
-    said = await Coordinator(root).wait(where.task_id, 30)
+    said = await Coordinator(root).wait(where.task_id, 120)
     assert said.ok

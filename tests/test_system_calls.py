@@ -84,7 +84,7 @@ def strace(root: Path, output: Path) -> list[Call]:
         pytest.skip("strace is not here or may not trace; the layer around files.os is asked instead")
     traced = [tool, "-f", "-qq", "-y", "-s", "4000", "-e", f"trace={CALLS}", "-o", str(output)]
     here = str(Path(__file__).parent)
-    subprocess.run([*traced, sys.executable, "-c", _DRIVER, here, str(root)], check=True, timeout=60)
+    subprocess.run([*traced, sys.executable, "-c", _DRIVER, here, str(root)], check=True, timeout=600)
     return by_strace(output.read_text("utf-8", "replace"))
 
 

@@ -215,7 +215,7 @@ async def test_a_cancel_waits_for_whoever_holds_the_task(desk: Desk) -> None:
 async def test_a_thing_to_be_done_once_that_raised_is_not_done_again_unasked(root: Path, ledger: Ledger) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("raises_once", ledger))
-        said = await handle.wait(60)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
     assert said.status == "uncertain"
     assert kit.tries(ledger, "send") == [1]

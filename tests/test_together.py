@@ -51,7 +51,7 @@ async def test_twenty_who_recover_one_task_at_once_start_one_worker(root: Path, 
     actions = Counter(json.loads(out)[0]["action"] for out, _ in said)
     assert actions == {"resumed": 1, "alive": 19}
     await kit.open_gate(gate)
-    announced = await Coordinator(root).wait(where.task_id, 30)
+    announced = await Coordinator(root).wait(where.task_id, 120)
     assert announced.ok, announced
     assert len(kit.entries(where, "attempt")) == 2
     assert (kit.tries(ledger, "one"), kit.tries(ledger, "two")) == ([1], [1, 2])
@@ -65,7 +65,7 @@ async def test_two_coordinators_of_one_root_share_a_task_and_are_told_the_same(
         said = [(await one.recover())[0].action, (await other.recover())[0].action]
         assert sorted(said) == ["alive", "resumed"]
         await kit.open_gate(gate)
-        heard = [await one.attach(where.task_id).wait(30), await other.attach(where.task_id).wait(30)]
+        heard = [await one.attach(where.task_id).wait(120), await other.attach(where.task_id).wait(120)]
     assert heard[0] == heard[1]
     assert heard[0].ok
     assert kit.tries(ledger, "two") == [1, 2]
@@ -83,7 +83,7 @@ async def test_a_coordinator_that_watches_takes_over_when_the_one_that_started_t
         kit.kill_worker(where)
         await ledger.has("two began 2")
         await kit.open_gate(gate)
-    assert (await coordinator.wait(where.task_id, 30)).ok
+    assert (await coordinator.wait(where.task_id, 120)).ok
     assert kit.tries(ledger, "one") == [1]
 
 
@@ -117,7 +117,7 @@ async def test_a_program_killed_with_its_coordinator_leaves_its_worker_alive_and
     async with Coordinator(root) as coordinator:
         assert [(r.action, r.step) for r in await coordinator.recover()] == [("alive", "two")]
         await kit.open_gate(gate)
-        assert (await coordinator.attach(where.task_id).wait(30)).ok
+        assert (await coordinator.attach(where.task_id).wait(120)).ok
     assert (kit.tries(ledger, "one"), kit.tries(ledger, "two")) == ([1], [1])
     assert len(kit.entries(where, "attempt")) == 1
 
@@ -125,7 +125,7 @@ async def test_a_program_killed_with_its_coordinator_leaves_its_worker_alive_and
 async def test_who_waits_for_a_task_that_nobody_works_on_is_told_so(root: Path, ledger: Ledger, gate: Path) -> None:
     where = await interrupted(root, ledger, gate)
     with pytest.raises(NotRunning, match=where.task_id):
-        await Coordinator(root).attach(where.task_id).wait(30)
+        await Coordinator(root).attach(where.task_id).wait(120)
 
 
 _CLAIMER = """
@@ -212,7 +212,7 @@ async def test_cancelling_a_task_ends_what_its_step_left_in_a_session_of_its_own
         await ledger.has("start began 1")
         await kit.until(lambda: sleepers(ledger), "the grandchild sleeps")
         said = await coordinator.cancel(handle.id)
-        assert said == await handle.wait(30)
+        assert said == await handle.wait(120)
     assert said.status == "cancelled"
     assert not sleepers(ledger)
     cancelled_whole(handle.where)
@@ -283,7 +283,7 @@ async def test_cancelling_a_task_that_nobody_works_on_ends_it(root: Path, ledger
 async def test_cancelling_a_task_that_has_ended_changes_nothing(root: Path, ledger: Ledger) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("six_steps", ledger))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
         before = contents(handle.where)
         assert await coordinator.cancel(handle.id) == said
@@ -304,7 +304,7 @@ async def test_a_thing_to_be_done_once_that_was_cut_off_waits_for_a_person(
 ) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("sends_once", ledger, check=check))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
         assert said.status == "uncertain"
         assert f"orchestrator resolve {handle.id}" in said.hint
@@ -320,7 +320,7 @@ async def test_a_thing_to_be_done_once_waits_for_a_person_behind_a_step_that_fai
 ) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("sends_once", ledger, after_a_failure=True))
-        assert (await handle.wait(30)).status == "uncertain"
+        assert (await handle.wait(120)).status == "uncertain"
         await kit.let_go(handle.where)
         again = (await coordinator.recover())[0]
     assert (again.action, again.step) == ("waits", "send")
@@ -340,7 +340,7 @@ async def test_a_thing_to_be_done_once_is_done_once_when_its_check_knows(
 ) -> None:
     async with Coordinator(root) as coordinator:
         handle = await coordinator.spawn(kit.spec("sends_once", ledger, check=check))
-        said = await handle.wait(30)
+        said = await handle.wait(120)
         await kit.let_go(handle.where)
     assert said.ok, said
     assert kit.tries(ledger, "send") == tries

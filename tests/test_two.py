@@ -98,7 +98,7 @@ async def main():
             async def hear(task, what):
                 heard[task] = await what(task)
             for task in everybody["made"]:
-                group.start_soon(hear, task, lambda task: coordinator.attach(task).wait(60))
+                group.start_soon(hear, task, lambda task: coordinator.attach(task).wait(120))
             for task in everybody["stuck"]:
                 group.start_soon(hear, task, coordinator.cancel)
         print(json.dumps({task: [said.id, said.status] for task, said in heard.items()}), flush=True)
@@ -221,7 +221,7 @@ async def test_a_stopped_worker_is_ended_at_its_limit_and_is_dead_before_the_nex
         first = await kit.until(lambda: kit.identities(handle.where), "the first worker has started")
         await kit.until(lambda: len(kit.entries(handle.where, "attempt")) == 2, "the next attempt begins")
         assert [identity.alive(who) for who in first] == [False, False]
-        assert (await handle.wait(30)).ok
+        assert (await handle.wait(120)).ok
     assert (kit.tries(ledger, "one"), kit.tries(ledger, "stuck")) == ([1], [1, 2])
 
 
@@ -385,7 +385,7 @@ async def test_no_verb_on_a_copy_of_a_workspace_reaches_the_worker_of_the_origin
     assert not lives(copies[1])
     assert lives(where)
     await kit.open_gate(gate)
-    assert (await Coordinator(root).wait(where.task_id, 30)).ok
+    assert (await Coordinator(root).wait(where.task_id, 120)).ok
     assert len(kit.entries(where, "attempt")) == 1
 
 
@@ -402,7 +402,7 @@ async def test_a_worker_whose_journal_and_spec_are_deleted_puts_them_back_and_do
         said, lock = recovery.claim(handle.where)
         assert (said.action, lock) == ("alive", None)
         await kit.open_gate(gate)
-        assert (await handle.wait(30)).ok
+        assert (await handle.wait(120)).ok
     assert kit.done_steps(handle.where) == {"one", "two"}
     assert store.read_spec(handle.where).name == "the work"
     assert (kit.tries(ledger, "one"), kit.tries(ledger, "two")) == ([1], [1])
@@ -434,7 +434,7 @@ async def test_a_worker_whose_workspace_is_taken_away_stops_and_writes_to_no_oth
             }
         else:
             with pytest.raises(TaskNotFound, match=handle.id):
-                await handle.wait(30)
+                await handle.wait(120)
             assert not os.path.exists(handle.where.directory)
     if what == "renamed":  # put back, it goes on behind what was committed before it was moved
         os.rename(moved.directory, handle.where.directory)
@@ -470,7 +470,7 @@ async def test_nothing_is_read_into_or_written_through_a_link_in_place_of_a_task
     async with Coordinator(root) as coordinator:
         assert [said.action for said in await coordinator.recover()] == ["resumed"]
         await kit.open_gate(gate)
-        assert (await coordinator.wait(where.task_id, 30)).ok
+        assert (await coordinator.wait(where.task_id, 120)).ok
 
 
 async def test_a_link_to_a_workspace_is_no_second_task(tmp_path: Path, root: Path, ledger: Ledger, gate: Path) -> None:
@@ -501,7 +501,7 @@ async def test_two_who_mend_and_clear_away_at_once_touch_neither_each_others_wor
     async with Coordinator(root) as coordinator:
         for n in range(4):
             handle = await coordinator.spawn(TaskSpec("done", "steps", "s", steps=(StepSpec("s", run=("true",)),)))
-            assert (await handle.wait(30)).ok
+            assert (await handle.wait(120)).ok
             (ended if n % 2 else damaged).append(handle.where)
     for one in damaged:
         await kit.let_go(one)
@@ -519,4 +519,4 @@ async def test_two_who_mend_and_clear_away_at_once_touch_neither_each_others_wor
     for one in damaged:  # mended, and then perhaps removed: whole or not at all
         assert not os.path.exists(one.directory) or kit.status_line(one) == "## Status: end"
     await kit.open_gate(gate)
-    assert (await Coordinator(root).wait(where.task_id, 30)).ok
+    assert (await Coordinator(root).wait(where.task_id, 120)).ok

@@ -216,7 +216,7 @@ async def done_at_the_border(at: Place, order: str) -> None:
     assert not kit.entries(at.where, "handled")
     await kit.open_gate(at.gate)
     at.tell("work")
-    said = await Coordinator(at.root).wait(at.id, 30)
+    said = await Coordinator(at.root).wait(at.id, 120)
     await kit.let_go(at.where)
     assert said.status == ("paused" if verb == "pause" else "completed")
     assert [e["verb"] for e in kit.entries(at.where, "handled")] == [verb]
@@ -248,7 +248,7 @@ async def starts(at: Place, state: str, order: str) -> None:
     assert lock is not None
     async with Coordinator(at.root) as coordinator:
         await coordinator.adopt(at.where, lock)
-        said = await coordinator.wait(at.id, 30)
+        said = await coordinator.wait(at.id, 120)
         await kit.let_go(at.where)
     assert said.status == ENDS.get((state, order), "completed")
     assert len(kit.entries(at.where, "attempt")) == before + 1
@@ -310,7 +310,7 @@ async def test_an_order_for_a_task_that_is_not_there_is_refused(at: Place, order
 @pytest.mark.parametrize("at", ["interrupted"], indirect=True)
 async def test_who_waits_for_an_interrupted_task_is_told_to_recover_it(at: Place) -> None:
     with pytest.raises(NotRunning) as error:
-        await Coordinator(at.root).wait(at.id, 30)
+        await Coordinator(at.root).wait(at.id, 120)
     assert f"orchestrator recover {at.id}" in error.value.hint
 
 

@@ -276,9 +276,9 @@ def test_no_bytes_whatever_keep_a_task_from_being_listed(data: bytes, known: lis
     ids=lambda data: f"{data[:12]!r}x{len(data)}",
 )
 def test_a_monstrous_file_does_not_hang_the_list(data: bytes) -> None:
-    before = time.perf_counter()
+    before = time.process_time()
     Checklist.parse(data)
-    assert time.perf_counter() - before < 5
+    assert time.process_time() - before < 5
 
 
 # Writing
@@ -517,7 +517,7 @@ def test_a_mark_in_a_thousand_steps_costs_no_more_than_its_line() -> None:
 
 
 def _seconds(found: Checklist, index: int) -> float:
-    before = time.perf_counter()
+    before = time.process_time()
     found.mark(index, DONE)
     found.render()
-    return time.perf_counter() - before
+    return time.process_time() - before

@@ -229,10 +229,10 @@ def test_a_heading_is_one_line_whatever_the_name() -> None:
 @pytest.mark.parametrize("text", ["```yaml checkpoint\n" * 200_000, "```yaml checkpoint\n" + "a: 1\n" * 200_000,
                                   "`" * 3_000_000, "```yaml" + " " * 3_000_000, "x\n" * 500_000])  # fmt: skip
 def test_a_monstrous_file_does_not_hang_the_worker(text: str) -> None:
-    before = time.perf_counter()
+    before = time.process_time()
     parse(text)
     escape_note(text)
-    assert time.perf_counter() - before < 5
+    assert time.process_time() - before < 5
 
 
 #: Measured 1.8; through the YAML library it is 25.
@@ -241,10 +241,10 @@ RATIO = 8
 
 def test_writing_a_checkpoint_costs_little_more_than_its_json() -> None:
     def seconds(work: Callable[[], object]) -> float:
-        before = time.perf_counter()
+        before = time.process_time()
         for _ in range(100):
             work()
-        return time.perf_counter() - before
+        return time.process_time() - before
 
     took = [(seconds(lambda: json.dumps(DONE.result)), seconds(lambda: render_checkpoint(DONE))) for _ in range(50)]
     assert min(ours for _, ours in took) < RATIO * min(plain for plain, _ in took)
