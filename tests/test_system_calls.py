@@ -27,6 +27,7 @@ from orchestrator import files
 from orchestrator.compose import resolve
 from orchestrator.core.model import Outcome, TaskSpec
 from orchestrator.takeover import continue_attempt, take_over
+from orchestrator.worker.descriptors import Own
 from orchestrator.worker.task import Task
 
 _DRIVER = """
@@ -102,7 +103,8 @@ async def wrapped(root: Path, patch: pytest.MonkeyPatch) -> list[Call]:
     worker = continue_attempt(where, time.time, run)
     assert worker is not None
     worker.started(worker=[1, 1, "", "", ""], guard=[1, 1, "", "", ""])
-    result = await two_steps(Task(worker, TaskSpec("a family", "python", ""), {}, leave=print, resolve=resolve))
+    what = TaskSpec("a family", "python", "")
+    result = await two_steps(Task(worker, what, {}, leave=print, resolve=resolve, own=Own()))
     await anyio.lowlevel.checkpoint()  # the mark of the last step is written at the next turn of the loop
     path = worker.store_result(result)
     worker.end(worker.announcement(Outcome.COMPLETED, "", result=path))

@@ -75,7 +75,10 @@ def test_each_end_has_its_word_in_task_md_and_what_has_none_leaves_the_task_open
 
 
 def told(*lines: dict[str, Any]) -> Snapshot:
-    return fold({"run": f"{TASK}.1", "seq": n, "at": "t", **line} for n, line in enumerate(lines, 1))
+    """The fold of these lines; what stands before the first attempt is of none."""
+    begun = [line["kind"] for line in lines].index("attempt") if ATTEMPT in lines else len(lines)
+    numbered = ((f"{TASK}.{int(n >= begun)}", n + 1, line) for n, line in enumerate(lines))
+    return fold({"run": run, "seq": n, "at": "t", **line} for run, n, line in numbered)
 
 
 ATTEMPT = {"kind": "attempt"}

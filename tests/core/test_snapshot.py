@@ -92,6 +92,7 @@ def test_a_commit_alone_tells_a_step_as_a_person_or_a_rebuilt_journal_writes_it(
         error=StepError("runtime", "ValueError", "no", "f"),
         result_file="results/r",
         by_hand=True,
+        foreign=True,
         why="w",
         at="at 3",
         attempt=1,
