@@ -408,6 +408,25 @@ async def test_a_worker_whose_journal_and_spec_are_deleted_puts_them_back_and_do
     assert (kit.tries(ledger, "one"), kit.tries(ledger, "two")) == ([1], [1])
 
 
+async def test_a_worker_whose_directory_is_replaced_by_a_link_keeps_its_journal_and_writes_nothing_behind_the_link(
+    tmp_path: Path, root: Path, ledger: Ledger, gate: Path
+) -> None:
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(kit.spec("waits_in_two", ledger, gate=str(gate)))
+        await ledger.has("two began 1")
+        outside = tmp_path / "outside"
+        os.rename(handle.where.inner, tmp_path / "as it was")
+        shutil.copytree(tmp_path / "as it was", outside)
+        os.symlink(outside, handle.where.inner)
+        before = kit.everything(str(outside))
+        await kit.open_gate(gate)
+        assert (await handle.wait(30)).ok
+        await kit.let_go(handle.where)
+    assert kit.everything(str(outside)) == before
+    assert not os.path.islink(handle.where.inner)
+    assert kit.done_steps(handle.where) == {"one", "two"}
+
+
 @pytest.mark.parametrize("what", ["renamed", "removed", "replaced by a copy"])
 async def test_a_worker_whose_workspace_is_taken_away_stops_and_writes_to_no_other(
     root: Path, ledger: Ledger, gate: Path, what: str
@@ -509,6 +528,7 @@ async def test_two_who_mend_and_clear_away_at_once_touch_neither_each_others_wor
         Path(one.directory, ".orchestrator-tmp-left.md").write_bytes(b"")
     (root / ".orchestrator-new-left").mkdir()
     words = [("doctor", "--fix", "--json")] * 3 + [("gc", "--older", "0", "--yes", "--json")] * 3
+    words += [("repair", where.task_md, "--yes")] * 2
     callers = [kit.orchestrator(root, *each) for each in words]
     said = [await anyio.to_thread.run_sync(caller.communicate) for caller in callers]
     assert not [err for _, err in said if "Traceback" in err]
