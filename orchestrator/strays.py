@@ -31,14 +31,15 @@ class AtLarge:
     root: str
     processes: tuple[Seen, ...]
     cgroups: tuple[str, ...]
+    tokens: frozenset[bytes]
 
     @classmethod
     def of(cls, root: str) -> AtLarge:
-        ours = (seen for seen in holders.processes() if seen.token and seen.pid != os.getpid())
-        return cls(root, tuple(seen for seen in ours if seen.belongs_to(root)), tuple(containment.all_of_workers()))
-
-    def tokens(self) -> set[str]:
-        return {seen.token for seen in self.processes} | {containment.token_of(cgroup) for cgroup in self.cgroups}
+        marked = (seen for seen in holders.processes() if seen.token and seen.pid != os.getpid())
+        ours = tuple(seen for seen in marked if seen.belongs_to(root))
+        cgroups = tuple(containment.all_of_workers())
+        tokens = {seen.token for seen in ours} | {containment.token_of(cgroup) for cgroup in cgroups}
+        return cls(root, ours, cgroups, frozenset(token.encode() for token in tokens))
 
 
 def over(where: Paths, snapshot: Snapshot, now: float) -> Iterator[AttemptState]:
@@ -64,10 +65,10 @@ def end(where: Paths, at_large: AtLarge, now: float) -> list[Seen]:
     Only such as name the root themselves: a copy of a workspace names the processes of another.
     """
     try:
-        data = files.read(where.journal, files.JOURNAL_BYTES)
+        data = files.read(where.journal, files.JOURNAL_BYTES) if at_large.tokens else b""
     except (Damaged, OSError):
         return []
-    if not any(token.encode() in data for token in at_large.tokens()):  # the usual case costs no parsing
+    if not any(token in data for token in at_large.tokens):  # the usual case costs no parsing
         return []
     snapshot = store.look(where, with_face=False).snapshot
     marks = {a.token: a for a in over(where, snapshot, now) if a.token}
