@@ -423,3 +423,56 @@ def test_the_checklist_is_read_for_who_wants_it_and_where_nothing_else_tells(des
     assert look(where, with_face=False).face is None
     os.unlink(where.journal)
     assert look(where, with_face=False).face is not None
+
+
+def test_a_task_whose_inner_directory_is_a_link_is_damaged_and_the_link_is_named(desk: Desk, tmp_path: Path) -> None:
+    os.rename(desk.where.inner, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", desk.where.inner)
+    with pytest.raises(Damaged, match=r"\.task is a link") as refused:
+        store.check_readable(desk.where)
+    assert "remove the link" in str(refused.value.hint)
+    assert look(desk.where).damage == [".task is a link"]
+
+
+def test_an_order_given_to_a_task_that_lost_its_journal_says_so(desk: Desk) -> None:
+    store.make_request(desk.where, {"id": "r", "verb": "pause"})
+    os.unlink(desk.where.journal)
+    store.make_request(desk.where, {"id": "s", "verb": "pause"})
+    assert [r.get("journal") for r in store.read_requests(desk.where)] == [None, "lost"]
+
+
+def test_a_worker_on_another_machine_is_told_with_its_host(desk: Desk) -> None:
+    assert look(desk.where).elsewhere is None
+    desk.task.started(worker=ELSEWHERE, guard=ELSEWHERE)
+    assert look(desk.where).elsewhere == "another host"
+    desk.task.begin_attempt(token="t")
+    desk.task.started(worker=MINE, guard=MINE)
+    assert look(desk.where).elsewhere is None
+    desk.task.begin_attempt(token="t")
+    other = [*MINE[:3], "another namespace", MINE[4]]
+    desk.task.started(worker=other, guard=other)
+    assert (look(desk.where).alive, look(desk.where).elsewhere) == (None, None), "its locks are seen from here"
+
+
+def test_an_attempt_was_begun_here_by_its_id_and_by_the_number_of_the_directory(desk: Desk) -> None:
+    attempt = desk.task.snapshot.attempts[0]
+    found = os.stat(desk.where.directory).st_ino
+    for run, place, here in (
+        (attempt.run, None, True),
+        (attempt.run, found, True),
+        (attempt.run, found + 1, False),
+        ("task-20200101-000000-001.1", found, False),
+        (f"{desk.where.task_id}1.1", None, False),
+    ):
+        attempt.run, attempt.place = run, place
+        assert store.begun_here(desk.where, attempt) is here
+
+
+def test_the_tail_of_an_attempt_that_was_replaced_tells_nothing(desk: Desk) -> None:
+    run = desk.where.task_id
+    old = [{"run": f"{run}.1", "seq": n, "kind": kind} for n, kind in ((8, "end"), (9, "closed"))]
+    new = {"run": f"{run}.2", "seq": 1, "kind": "attempt"}
+    own = {"run": f"{run}.1", "seq": 1, "kind": "attempt"}
+    for lines, told in (([new, *old], []), ([own, *old], old), ([new, {**new, "seq": 2, "kind": "x"}, *old], [])):
+        Path(desk.where.journal).write_bytes(b"".join(map(journal.encode, lines)))
+        assert store.last_lines(desk.where) == told

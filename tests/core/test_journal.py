@@ -103,6 +103,50 @@ def test_a_bad_line_with_good_ones_after_it_is_damage_and_is_left_out() -> None:
     assert journal.read(b"\n" + first + b"x\n" + second + b"y\nz\n").damaged == (1, 3)
 
 
+def _lines(*lines: tuple[int, int, str]) -> bytes:
+    """Lines by attempt, number and kind; a bad one for the kind `bad`."""
+    said = (
+        {"run": f"task-20260101-000000-001.{run}", "seq": seq, "at": f"at {seq}", "kind": k} for run, seq, k in lines
+    )
+    return b"".join(b"x\n" if entry["kind"] == "bad" else journal.encode(entry) for entry in said)
+
+
+def _read(*lines: tuple[int, int, str]) -> list[tuple[str, int, str, bool]]:
+    found = journal.read(_lines(*lines)).entries
+    return [(e["run"].rpartition(".")[2], e["seq"], e["kind"], e.get("made_up", False)) for e in found]
+
+
+def test_where_the_beginning_of_an_attempt_may_be_the_bad_line_it_has_begun_all_the_same() -> None:
+    """Else the fence would let none of its commits count."""
+    assert _read((0, 1, "created"), (1, 1, "bad"), (1, 2, "plan"), (1, 3, "commit")) == [
+        *(("0", 1, "created", False), ("1", 1, "attempt", True), ("1", 2, "plan", False), ("1", 3, "commit", False)),
+    ]
+    (made_up,) = (e for e in journal.read(_lines((1, 1, "bad"), (1, 2, "plan"))).entries if "made_up" in e)
+    assert made_up == {
+        "run": "task-20260101-000000-001.1",
+        "seq": 1,
+        "at": "at 2",
+        "kind": "attempt",
+        "made_up": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [(1, 1, "attempt"), (1, 2, "bad"), (1, 3, "commit")],
+        [(1, 1, "bad"), (1, 1, "plan")],
+        [(0, 1, "bad"), (0, 2, "plan")],
+        [(1, 1, "bad"), (1, 2, "attempt"), (1, 3, "plan")],
+        [(1, 1, "bad"), (1, 2, "created")],
+        [(1, 1, "bad"), (1, 2, "rebuilt")],
+        [(1, 2, "plan"), (1, 3, "commit")],
+    ],
+)
+def test_no_beginning_is_made_up_where_none_can_be_lost(lines: list[tuple[int, int, str]]) -> None:
+    assert _read(*lines) == [(str(run), seq, kind, False) for run, seq, kind in lines if kind != "bad"]
+
+
 def test_a_line_that_lost_its_newline_to_the_next_is_one_bad_line() -> None:
     first, second, third = LINES
     assert journal.read(first[:-1] + second + third).damaged == (1,)
