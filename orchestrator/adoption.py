@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from orchestrator import copying, files, rebuilding, remains, store, workspace
-from orchestrator.core import canonical, lifecycle, names, rebuild
+from orchestrator.core import canonical, lifecycle, names, rebuild, submit
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.lifecycle import Ended, Start, Wait
 from orchestrator.core.model import Outcome, TaskSpec
@@ -36,6 +36,7 @@ class Adopted:
     action: str = "kept"
     step: str | None = None
     reason: str = ""
+    runnable: bool = False  #: whether it is known what it is to run
     notices: list[str] = field(default_factory=list)
 
 
@@ -51,13 +52,15 @@ def adopt(
     """
     root, directory = os.path.abspath(root), _directory(root, directory)
     if spec is not None:
+        submit.check(spec)
         spec = dataclasses.replace(spec, name=name or _title(Paths(directory)) or spec.name)
     if os.path.dirname(directory) == root and names.is_task_id(os.path.basename(directory)):
         found, lock = _in_place(Paths(directory), spec, clock, start)
     else:
         found, lock = _copied(root, directory, spec, clock)
     try:
-        _go_on(found, lock, clock, start=start and _knows_what_to_run(found.where))
+        found.runnable = _knows_what_to_run(found.where)
+        _go_on(found, lock, clock, start=start and found.runnable)
     finally:
         if found.lock is None:
             os.close(lock)

@@ -1,10 +1,11 @@
-"""Directories as a whole: made, named, removed. The rest of the package reaches them through `files`."""
+"""Directories as a whole: made, named, removed; and who may read a file. Reached through `files`."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 
 
 def make_directory(path: str) -> None:
@@ -38,3 +39,22 @@ def remove_tree(path: str) -> None:
             else:
                 os.unlink(entry.path)
         os.rmdir(path)
+
+
+def is_closed(path: str) -> bool:
+    """Whether a file is our own, and its permissions keep us from reading or writing it."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_mode & 0o600 != 0o600 and found.st_uid == os.geteuid()
+
+
+def make_readable(path: str) -> bool:
+    """Let us read and write a file of our own again; never through a link. Whether that was needed and was done."""
+    if not is_closed(path):
+        return False
+    with contextlib.suppress(OSError):
+        os.chmod(path, stat.S_IMODE(os.stat(path, follow_symlinks=False).st_mode) | 0o600)
+        return True
+    return False

@@ -13,8 +13,8 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orchestrator import containment, files, holders, identity, inspection, recovery, store, strays, workspace
-from orchestrator.errors import OrchestratorError
+from orchestrator import containment, damage, files, holders, identity, inspection, recovery, store, strays, workspace
+from orchestrator.errors import Damaged, OrchestratorError
 from orchestrator.findings import Finding
 from orchestrator.holders import Seen
 from orchestrator.store import Clock, Look, Paths
@@ -58,10 +58,6 @@ def _person(code: str, what: str, hint: str, where: Paths) -> Finding:
 
 def _task(room: Room, where: Paths, known: set[str]) -> Iterator[Finding]:
     """One task. `known` collects the tokens of its attempts, when some process of this root has to be placed."""
-    if not room.ours and store.ended_by_tail(where) is not None:
-        said = recovery.inspect(where)
-        if said.action == "ended" and not said.news:
-            return
     seen = store.look(where)
     known |= {attempt.token for attempt in seen.snapshot.attempts}
     left = strays_of(room, seen)
@@ -82,11 +78,18 @@ _FIX = "orchestrator doctor --fix"
 def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
     if seen.snapshot.end is None and seen.alive is not False:
         yield from _not_to_be_asked(where, seen)
+        if seen.damage:
+            what = f"{'; '.join(seen.damage)}: its worker writes it again at its next step"
+            yield Finding("tasks", "note", "damaged", what, "", where.task_id)
         return
     said, locked = recovery.inspect(where), inspection.is_locked(where)
     recover = f"orchestrator recover {where.task_id}"
-    if seen.damage:
-        yield _damaged(where, seen)
+    damaged = _damaged(where, seen)
+    spec = _spec_problem(where) if seen.snapshot.end is None and said.action != "waits" else None
+    if damaged is not None:
+        yield damaged
+    elif spec is not None:
+        yield _person("no-spec", f"what it is to run is not known: {spec.what}", spec.hint, where)
     elif said.action == "waits":
         yield _person("waits", f"it waits for a person: {said.reason}", "", where)
     elif said.action in ("resumed", "failed", "cancelled") and not locked:
@@ -98,6 +101,10 @@ def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
     elif locked and seen.snapshot.unclosed is not None:
         yield from _held(where, seen)
     yield from _cannot_run(where, seen)
+    unread = damage.unread_requests(where) if seen.snapshot.end is None else 0
+    if unread:
+        what = f"{unread} line{'' if unread == 1 else 's'} of its requests cannot be read: an order in them is lost"
+        yield Finding("tasks", "note", "requests", what, "give an order again that had no effect", where.task_id)
 
 
 def _not_to_be_asked(where: Paths, seen: Look) -> Iterator[Finding]:
@@ -125,28 +132,46 @@ def _held(where: Paths, seen: Look) -> Iterator[Finding]:
             yield _person("held", what, f"if that is no coordinator, end it: kill {holder.pid}", where)
 
 
-def _damaged(where: Paths, seen: Look) -> Finding:
-    what = "; ".join(seen.damage)
+def _damaged(where: Paths, seen: Look) -> Finding | None:
+    """All that is damaged of a task, as one finding with its way out; None when nothing is, but what it is to run."""
+    wrongs = damage.wrongs(where, seen.snapshot)
+    said = [*seen.damage, *(["its journal is lost"] if seen.lost and not seen.damage else [])]
+    what = "; ".join([*said, *(wrong.what for wrong in wrongs)])
+    if not what:
+        return None
     try:
         store.check_readable(where)
     except OrchestratorError as error:
         return _person("damaged", error.what, error.hint, where)
-    _, problem = inspection.spec_of(where)
-    if problem and seen.snapshot.end is None:
-        return _person("damaged", f"{what}; and {problem}", "read what is left, and spawn the work anew", where)
+    spec = _spec_problem(where) if seen.snapshot.end is None else None
+    hints = [wrong.hint for wrong in wrongs if wrong.hint]
+    if spec is not None and said:
+        return _person("damaged", f"{what}; and {spec.what}", spec.hint, where)
+    if hints and not said and all(wrong.hint for wrong in wrongs):
+        return _person("damaged", what, hints[0], where)
     return Finding("tasks", "mend", "damaged", what, f"{_FIX}: it is made again from what is left", where.task_id)
+
+
+def _spec_problem(where: Paths) -> Damaged | None:
+    """Why it is not known what a task is to run, and what to do; None when it is, or can be looked up again."""
+    if files.is_closed(where.spec):
+        return None
+    try:
+        store.read_spec(where)
+    except Damaged as error:
+        return error
+    except OSError as error:
+        return Damaged(f"{where.spec}: {error.strerror or error}", "mend the disk, or put the file back")
+    return None
 
 
 def _cannot_run(where: Paths, seen: Look) -> Iterator[Finding]:
     """A task that no worker can ever run (fault 82)."""
     if seen.snapshot.end is not None or seen.damage:
         return
-    spec, problem = inspection.spec_of(where)
-    if spec is None:
-        yield _person("no-spec", f"what it is to run is not known: {problem}", "spawn the work anew", where)
-        return
-    place = spec.worker.rpartition(":")[0]
-    if spec.kind == "python" and place.endswith(".py") and not os.path.isfile(place):
+    spec, _ = inspection.spec_of(where)
+    place = spec.worker.rpartition(":")[0] if spec is not None else ""
+    if spec is not None and spec.kind == "python" and place.endswith(".py") and not os.path.isfile(place):
         yield _person("no-worker", f"its worker's file is gone: {place}", "put it back, or cancel the task", where)
 
 
@@ -223,7 +248,7 @@ def _mend_task(room: Room, where: Paths, clock: Clock, known: set[str]) -> Itera
     known |= {attempt.token for attempt in seen.snapshot.attempts}
     for process in strays_of(room, seen):
         yield f"{where.task_id}: {_end(process)}"
-    if not (seen.damage or temporaries(where)) or _damaged(where, seen).level != "mend":
+    if not _can_be_mended(where, seen):
         return
     lock = files.lock_directory(where.directory)
     if lock is None:
@@ -236,9 +261,16 @@ def _mend_task(room: Room, where: Paths, clock: Clock, known: set[str]) -> Itera
         os.close(lock)
 
 
+def _can_be_mended(where: Paths, seen: Look) -> bool:
+    if seen.snapshot.end is None and seen.alive is not False:
+        return False
+    found = _damaged(where, seen)
+    return (found is not None and found.level == "mend") or (found is None and bool(temporaries(where)))
+
+
 def _put_in_order(where: Paths, clock: Clock, left: list[str]) -> Iterator[str]:
     """With the lock held and no worker alive: made again from what is left; the originals stay beside it."""
-    task = take_over(where, clock)
+    task = take_over(where, clock, thorough=True)
     try:
         task.show_all()
         yield from (f"{where.task_id}: {notice}" for notice in task.notices)

@@ -192,15 +192,15 @@ class StepFiles:
         try:
             files.append(path, data)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EACCES):
                 raise
-            files.set_aside(path, "replaced")  # an agent put a link or a directory there: never through it
+            files.set_aside(path, "replaced")  # an agent put a link or a directory there, or closed it to us
             files.append(path, stepfile.heading(state.id.name).encode("utf-8", "replace") + data)
 
     def read(self, state: StepState) -> str:
         try:
             return files.read(self.path(state)).decode("utf-8", "replace")
-        except (FileNotFoundError, Damaged):
+        except (FileNotFoundError, PermissionError, Damaged):
             return ""
 
     def belongs(self, file: str, name: str) -> bool:

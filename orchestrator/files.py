@@ -20,13 +20,16 @@ import time
 from collections.abc import Iterator
 
 from orchestrator import means
+from orchestrator.directories import is_closed as is_closed
 from orchestrator.directories import make_directories as make_directories
 from orchestrator.directories import make_directory as make_directory
+from orchestrator.directories import make_readable as make_readable
 from orchestrator.directories import remove_tree as remove_tree
 from orchestrator.directories import rename_directory as rename_directory
 from orchestrator.errors import Damaged, SyncFailed
 from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
 from orchestrator.reading import READ, check_exhausted
+from orchestrator.reading import TEXT_BYTES as TEXT_BYTES
 from orchestrator.reading import entries as entries
 from orchestrator.reading import identity as identity
 from orchestrator.reading import read as read

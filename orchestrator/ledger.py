@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 from typing import Any
 
 from orchestrator import files
 from orchestrator.core import journal, names
-from orchestrator.core.snapshot import Snapshot
-from orchestrator.errors import Damaged
+from orchestrator.core.reconcile import Ahead
+from orchestrator.core.snapshot import Snapshot, fold
+from orchestrator.errors import Damaged, Held
 from orchestrator.store import Clock, Paths, timestamp
 
 
@@ -24,8 +26,16 @@ class Ledger:
         self._lines = lines  # every line of the journal, in case it has to be written again
         self._spec = _kept(where.spec)
         self._home = files.identity(where.directory)
-        self.run = snapshot.attempts[-1].run if snapshot.attempts else self._run_of(snapshot.attempt_number)
+        self.run = self._newest_run()
         self.notices: list[str] = []
+
+    def _newest_run(self) -> str:
+        """The last attempt; none of a journal that lost lines, and counts under a new generation since."""
+        last = self.snapshot.attempt
+        parsed = names.parse_run(last.run) if last is not None else None
+        if last is not None and parsed is not None and parsed[1] == self.snapshot.generation:
+            return last.run
+        return self._run_of(self.snapshot.attempt_number)
 
     def _run_of(self, attempt: int) -> str:
         return names.run_id(self.where.task_id, attempt, self.snapshot.generation)
@@ -49,8 +59,21 @@ class Ledger:
             self._write_journal_again()
         self.snapshot.apply(entry)
 
+    def take_back(self, lost: Ahead) -> None:
+        """Add the lines that the journal had lost, durably. Lost attempts count as well: no run id comes twice."""
+        if lost.attempt > self.snapshot.attempt_number:
+            generation = secrets.token_hex(4)
+            self.run = names.run_id(self.where.task_id, lost.attempt, generation)
+            Ledger.record(self, "rebuilt", sync=False, generation=generation, attempt=lost.attempt)
+        for kind, fields in lost.lines:
+            Ledger.record(self, kind, sync=False, **fields)
+        if lost.deaths > self.snapshot.deaths:
+            Ledger.record(self, "deaths", sync=False, deaths=lost.deaths)
+        self._journal.sync()
+
     def _write_journal_again(self) -> None:
-        """Somebody deleted or replaced the journal while we hold it: what we know is the truth, write it whole.
+        """Somebody deleted, replaced, cut or lengthened the journal while we hold it: what we know is the truth, write
+        it whole, and keep what is there beside it.
 
         What the task runs is written again as well when all of `.task` is gone: nobody else knows it. When the whole
         workspace was moved or removed, what lies at its path now is not ours to write to.
@@ -58,13 +81,29 @@ class Ledger:
         if files.identity(self.where.directory) != self._home:
             raise FileNotFoundError(errno.ENOENT, "the workspace was moved or removed", self.where.directory)
         self._journal.close()
+        self._check_not_replaced()
         self.make(self.where.inner)
+        if os.path.lexists(self.where.journal):
+            files.set_aside(self.where.journal, timestamp(self._clock()).replace(":", ""))
         files.replace(self.where.journal, b"".join(self._lines), sync=True)
         if self._spec is not None and not os.path.lexists(self.where.spec):
             files.replace(self.where.spec, self._spec, sync=True)
             self.make(self.where.logs)
         self._journal = files.SyncedFile(self.where.journal)
-        self.notices.append("the journal had been removed or replaced and was written again")
+        self.notices.append("the journal had been removed or changed and was written again")
+
+    def _check_not_replaced(self) -> None:
+        """Raises Held when what is there has a line of a later attempt: then it is not ours any more (the fence)."""
+        try:
+            reading = journal.read(files.read(self.where.journal, files.JOURNAL_BYTES))
+        except (Damaged, OSError):
+            return
+        there, ours = fold(reading.entries), self.snapshot
+        if there.generation == ours.generation and there.attempt_number > ours.attempt_number:
+            raise Held(
+                f"{self.where.task_id} was taken over: attempt {there.attempt_number} writes its journal",
+                f"wait for that: orchestrator wait {self.where.task_id}",
+            )
 
     def entries(self) -> list[dict[str, Any]]:
         return [e for line in self._lines if (e := journal.decode(line[:-1])) is not None]
@@ -76,6 +115,12 @@ class Ledger:
         if not os.path.isdir(directory):
             files.make_directory(directory)
             files.sync_directory(self.where.directory)
+
+    def make_room(self, path: str) -> None:
+        """A place for a file, in a directory of the task: a directory that somebody made there is kept beside it."""
+        self.make(os.path.dirname(path))
+        if os.path.isdir(path) and not os.path.islink(path):
+            files.set_aside(path, "replaced")
 
     def close(self) -> None:
         self._journal.close()

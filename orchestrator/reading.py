@@ -11,8 +11,10 @@ from orchestrator.errors import Damaged, Exhausted
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
 
 
-#: A journal grows with its task; anything else of ours this large is none.
-JOURNAL_BYTES = 1 << 40
+#: A journal grows with its task; one that is larger has been written into by others, and costs memory to look at.
+JOURNAL_BYTES = 512 * 1024 * 1024
+#: What is read line by line and for people: anything this large is none of it.
+TEXT_BYTES = 32 * 1024 * 1024
 
 
 def check_exhausted(path: str, error: OSError) -> None:

@@ -56,10 +56,10 @@ def _may_be_reopened(where: Paths) -> bool:
     if files.size(where.requests):
         return True
     try:
-        data = files.read(where.task_md).lower()
+        data = files.read(where.task_md, files.TEXT_BYTES).lower()
     except (OSError, Damaged):
-        return False
-    return b"redo" in data or b"skipped" in data
+        return True  # it is made again
+    return b"redo" in data or b"skipped" in data or b"\0" in data or not data.strip()
 
 
 def failed(where: Paths, error: OSError | OrchestratorError) -> Recovery:
@@ -148,11 +148,14 @@ def _face_is_right(where: Paths, ended: Recovery) -> bool:
     from orchestrator.core.checklist import Checklist  # not for a dry run over thousands
 
     try:
-        face = Checklist.parse(files.read(where.task_md))
+        face = Checklist.parse(files.read(where.task_md, files.TEXT_BYTES))
     except (OSError, Damaged):
         return False
     if any(entry.name.startswith(files.TEMPORARY) for entry in files.entries(where.directory)):
         return False  # somebody was killed while he replaced a file, or the disk did not let him clean up
+    end = store.ended_by_tail(where) or {}
+    if (end.get("announcement") or {}).get("result") and not store.result_may_be_whole(where, end):
+        return False
     return face.status is FACE[ended.reason]
 
 
@@ -160,7 +163,8 @@ def _problem(where: Paths) -> str | None:
     """Why no worker can be started: what was done, or what it is to run, is not known."""
     try:
         store.check_readable(where)
-        store.read_spec(where)
+        if not files.is_closed(where.spec):  # whoever takes the task over opens it
+            store.read_spec(where)
     except (OrchestratorError, OSError) as error:
         hint = f"; {error.hint}" if isinstance(error, OrchestratorError) and error.hint else ""
         return f"{failed(where, error).reason}: it cannot go on{hint}"

@@ -64,7 +64,7 @@ def gather(
         found,
         taken,
         name=spec.name if spec else "",
-        attempt=_attempts_logged(where),
+        attempt=attempts_logged(where),
         result=f"{final.results}/result.json" if os.path.isfile(f"{where.results}/result.json") else None,
         requests=_old(requests, found),
         foreign=foreign,
@@ -135,7 +135,7 @@ def _spec(where: Paths) -> TaskSpec | None:
         return None
 
 
-def _attempts_logged(where: Paths) -> int:
+def attempts_logged(where: Paths) -> int:
     """The highest attempt that has a log."""
     try:
         stems = [entry.name.partition(".")[0] for entry in files.entries(where.logs)]

@@ -207,6 +207,8 @@ def _json(args: Mapping[str, Any]) -> Mapping[str, Json]:
 
     try:
         return dict(json.loads(json.dumps(dict(args), allow_nan=False)))
+    except RecursionError:
+        raise BadSpec("an argument is nested too deep", "give it in a file whose path is the argument") from None
     except (TypeError, ValueError) as error:
         raise BadSpec(
             f"the arguments cannot be written as JSON: {error}", "give text, numbers, lists and dicts"

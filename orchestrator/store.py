@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -24,6 +25,8 @@ from orchestrator.places import Clock as Clock
 from orchestrator.places import Paths as Paths
 from orchestrator.places import seconds_of as seconds_of
 from orchestrator.places import timestamp as timestamp
+from orchestrator.requesting import make_request as make_request
+from orchestrator.requesting import read_requests as read_requests
 
 if TYPE_CHECKING:  # for lists of thousands: neither is needed to tell how a task stands
     from orchestrator.core.checklist import Checklist
@@ -89,47 +92,20 @@ def read_spec(where: Paths) -> TaskSpec:
     from orchestrator.core.spec import parse_spec
 
     try:
-        return parse_spec(files.read(where.spec).decode("utf-8", "replace"), where.spec)
-    except FileNotFoundError:
+        data = files.read(where.spec, files.TEXT_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         raise Damaged(f"{where.spec} is gone: what to run is not known", _ADOPT.format(where.task_id)) from None
+    except PermissionError:
+        raise Damaged(f"{where.spec} may not be read", f"let it be read: chmod u+rw {where.spec}") from None
+    except Damaged as error:
+        raise Damaged(error.what, _ADOPT.format(where.task_id)) from None
+    try:
+        return parse_spec(data.decode("utf-8", "replace"), where.spec)
     except BadSpec as error:
         raise Damaged(error.what, f"{error.hint}, or {_ADOPT.format(where.task_id)}") from error
 
 
 _ADOPT = "say what it is to run: orchestrator adopt {} --worker WORKER"
-
-
-def read_requests(where: Paths) -> list[dict[str, Any]]:
-    """All requests ever made of this task; a torn or foreign line is none."""
-    if not files.size(where.requests):
-        return []
-    try:
-        data = files.read(where.requests)
-    except (FileNotFoundError, NotADirectoryError, Damaged):
-        return []
-    return [r for r in map(_request, data.splitlines()) if r is not None]
-
-
-def _request(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line) if line.strip() else None
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or "id" not in found or "verb" not in found:
-        return None
-    return found if all(isinstance(found.get(key, ""), str) for key in _TEXTS) else None
-
-
-#: What of a request is text: anybody may write one, and a line that is wrong must not stop the rest.
-_TEXTS = ("id", "verb", "step", "question", "text", "why")
-
-
-def make_request(where: Paths, request: Mapping[str, Any]) -> None:
-    """Append a request durably. It begins with a newline, so that a torn line before it cannot swallow it."""
-    files.make_directories(where.inner)  # an agent may have removed it
-    if not files.size(where.journal):  # given to no journal: the one that is made again has not heard of it
-        request = {**request, "journal": "lost"}
-    files.append(where.requests, b"\n" + json.dumps(dict(request)).encode() + b"\n", sync=True)
 
 
 @dataclass(slots=True)
@@ -243,7 +219,7 @@ def _lost(where: Paths) -> list[dict[str, Any]] | None:
 def _read_heading(where: Paths) -> tuple[str | None, list[str]]:
     """The title of task.md, and whether it is damaged: all that a list needs of it."""
     try:
-        data = files.read(where.task_md)
+        data = files.read(where.task_md, files.TEXT_BYTES)
     except FileNotFoundError:
         return None, ["task.md is gone"]
     except (Damaged, OSError) as error:
@@ -259,7 +235,7 @@ def read_face(where: Paths, snapshot: Snapshot) -> tuple[Checklist | None, list[
     from orchestrator.core.checklist import Checklist
 
     try:
-        face = Checklist.parse(files.read(where.task_md), snapshot.steps)
+        face = Checklist.parse(files.read(where.task_md, files.TEXT_BYTES), snapshot.steps)
     except FileNotFoundError:
         return None, ["task.md is gone"]
     except (Damaged, OSError) as error:
@@ -345,6 +321,15 @@ def rows(root: str) -> Iterator[Row]:
 def read_result(where: Paths) -> Any:
     """The full result of an ended task. Raises OSError, ValueError or Damaged when it cannot be read."""
     return json.loads(files.read(f"{where.results}/result.json"))
+
+
+def result_may_be_whole(where: Paths, end: Mapping[str, Any]) -> bool:
+    """Whether the result of a task that ended with one may be whole. Costs one look at its size."""
+    try:
+        found = os.stat(f"{where.results}/result.json", follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and end.get("result_bytes") in (None, found.st_size)
 
 
 def told(where: Paths) -> Announcement | None:

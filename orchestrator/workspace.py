@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from orchestrator import files, mounts
-from orchestrator.core import checklist, journal, names
+from orchestrator.core import checklist, journal, names, submit
 from orchestrator.core.model import TaskSpec
 from orchestrator.core.spec import to_yaml
 from orchestrator.errors import Damaged, Held, Refused, RootUnusable
@@ -33,8 +33,9 @@ def create(
 
     It is staged beside the tasks and then renamed, durably: a task exists whole or not at all, and nobody can start it
     before its maker lets go of the lock. Raises RootUnusable when the root cannot be had or written; OSError (a full
-    disk) as it comes, and then nothing of the task is left.
+    disk) as it comes, and then nothing of the task is left; BadSpec for what no worker could run.
     """
+    submit.check(spec)
     return _made(root, lambda staging: _fill(root, staging, spec, clock, template, claim))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from orchestrator import files
-from orchestrator.core import handedit, names, stepfile
+from orchestrator.core import handedit, names, results, stepfile
 from orchestrator.core.checklist import Checklist
 from orchestrator.core.lifecycle import FACE, check_transition, end_summary
 from orchestrator.core.model import (
@@ -32,8 +32,6 @@ from orchestrator.face import Face, StepFiles, block_text
 from orchestrator.ledger import Ledger
 from orchestrator.report import retrospects
 from orchestrator.store import Clock, Paths, announcement_to_json, seconds_of
-
-dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class TaskWriter(Ledger):
@@ -55,6 +53,7 @@ class TaskWriter(Ledger):
         super().__init__(where, clock, lines, snapshot)
         self._face = Face(where.task_md, face, snapshot, written)
         self.steps = StepFiles(where.directory)
+        self._result: dict[str, Any] = {}  # of the task, as its end has it
 
     # -- attempts ----------------------------------------------------------------------------------------------
 
@@ -202,7 +201,7 @@ class TaskWriter(Ledger):
 
     def _store_result(self, label: str, result: Json) -> dict[str, Any]:
         """A result above the inline limit goes to a file that is durable before the commit that names it."""
-        text = dumps(result).encode()
+        text = results.dumps(result).encode()
         if len(text) <= INLINE_RESULT_BYTES:
             return {"result": result}
         digest = hashlib.sha256(text).hexdigest()
@@ -217,10 +216,10 @@ class TaskWriter(Ledger):
 
         Raises ValueError or TypeError for what JSON cannot hold.
         """
-        text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        self.make(self.where.results)
-        path = f"{self.where.results}/result.json"
-        files.replace(path, text.encode("utf-8", "backslashreplace"), sync=True)  # a lone surrogate, as JSON writes it
+        text = results.text(result)
+        self.make_room(path := f"{self.where.results}/result.json")
+        files.replace(path, text, sync=True)
+        self._result = results.end_fields(result, text)
         return path
 
     def result_of(self, state: StepState) -> Json:
@@ -233,10 +232,10 @@ class TaskWriter(Ledger):
             if hashlib.sha256(text).hexdigest()[:16] not in state.result_file:
                 raise ValueError("it is not what was committed")
             return json.loads(text)
-        except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        except (FileNotFoundError, NotADirectoryError, ValueError, Damaged) as error:
             raise Damaged(
-                f"the result of step {state.label!r} cannot be read: {path}",
-                f"order it anew: write `[redo] {state.label}` into {self.where.task_md}",
+                f"the result of step {state.label!r} is lost: {path} is not what was committed",
+                f"do it anew: orchestrator redo {self.where.task_id} {state.label!r}",
             ) from error
 
     # -- the face ----------------------------------------------------------------------------------------------
@@ -375,6 +374,7 @@ class TaskWriter(Ledger):
 
         Step files are synced first; a crash anywhere in here leaves an end that the next look completes.
         """
+        fields |= self._result if said.result is not None else {}
         self.complete_step_files()
         self.record("end", sync=True, outcome=said.status, announcement=announcement_to_json(said), **fields)
         self.show_end()

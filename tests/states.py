@@ -20,6 +20,7 @@ from conftest import Ledger
 from orchestrator import Coordinator, workspace
 from orchestrator.compose import resolve
 from orchestrator.core.model import Announcement, TaskSpec
+from orchestrator.core.spec import seal
 from orchestrator.store import Look, Paths, look, task_ids
 
 SKILLS = Path(__file__).with_name("steered_skills.py")
@@ -80,7 +81,7 @@ def copy(of: Place, base: Path) -> Place:
     shutil.copytree(of.root, made.root, dirs_exist_ok=True)
     shutil.copy(of.ledger.path, made.ledger.path) if of.ledger.path.exists() else None
     spec = Path(made.where.spec)
-    spec.write_text(spec.read_text("utf-8").replace(str(of.base), str(base)), "utf-8")
+    spec.write_text(seal(spec.read_text("utf-8").replace(str(of.base), str(base))), "utf-8")
     made.tell("work")
     return made
 

@@ -113,7 +113,7 @@ def adopt(
         click.echo(json.dumps({**said, "notices": found.notices}))
         return
     click.echo(found.where.task_id)
-    for line in (*_said(found, spec is not None), *found.notices):
+    for line in (*_said(found), *found.notices):
         click.echo(f"  {line}", err=True)
 
 
@@ -125,7 +125,7 @@ def _spec(worker: str | None, name: str | None, args: tuple[str, ...], env: tupl
     return tasks._spec(worker, name, args, env, None)
 
 
-def _said(found: Adopted, has_worker: bool) -> list[str]:
+def _said(found: Adopted) -> list[str]:
     at = f"at step {found.step!r}" if found.step else "from the top, or to its end"
     task = found.where.task_id
     if found.action == "resumed":
@@ -134,5 +134,5 @@ def _said(found: Adopted, has_worker: bool) -> list[str]:
         return [f"it had ended already ({found.reason}); it was not started"]
     if found.action == "waits":
         return [found.reason]
-    way = f"orchestrator recover {task}" if has_worker else f"orchestrator adopt {task} --worker WORKER"
+    way = f"orchestrator recover {task}" if found.runnable else f"orchestrator adopt {task} --worker WORKER"
     return [f"it was not started; to go on {at}: {way}"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator import clearing, config, errors, means, templates, workspace
+from orchestrator import clearing, config, means, templates, workspace
 from orchestrator.clearing import Candidate
 from orchestrator.cli.show import cut
 from orchestrator.core.model import Limits
@@ -67,7 +67,7 @@ def _lines(one: Finding) -> list[str]:
 
 
 def clear(root: str, older_days: float, failed: bool, remove: bool, dry_run: bool, as_json: bool) -> int:
-    """List what may go, and with `remove` remove it. 0 when that is all gone, else 1."""
+    """List what may go, and with `remove` remove it. 0, but for 1 when something of that stayed."""
     rule = clearing.rule(older_days=older_days, failed=failed, clock=time.time)
     found = list(clearing.candidates(root, rule))
     if not as_json:
@@ -79,8 +79,8 @@ def clear(root: str, older_days: float, failed: bool, remove: bool, dry_run: boo
         total = sum(one.bytes for one in found)
         told = {"schema": 1, "removing": remove, "bytes": total, "tasks": [one.to_json() for one in found]}
         click.echo(json.dumps(told))
-    if found and not remove and not dry_run:
-        raise errors.UsageError("nothing was removed", "to remove what is listed: --yes   to only list: --dry-run")
+    elif found and not remove and not dry_run:
+        click.echo("nothing was removed; to remove what is listed: --yes")
     return 0 if all(one.removed is not False for one in found) else 1
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.errors import UsageError
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
@@ -170,3 +172,7 @@ def value_of(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError:
+        raise UsageError(
+            f"the value {text[:20]}… is nested too deep", "give it in a file whose path is the argument"
+        ) from None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from orchestrator.core import names
+from orchestrator.core import names, recognise
 from orchestrator.core.checklist import Checklist, FaceStep, display
 from orchestrator.core.lifecycle import end_summary
 from orchestrator.core.model import Announcement, Checkpoint, Json, Outcome, StepId, StepStatus, TaskStatus
@@ -25,8 +26,8 @@ CUT_OFF = "its end is not known: the journal was lost"
 BY_FACE = "marked {} in task.md"
 
 _MOST = 10**9  # attempts and tries beyond this were never made: somebody has written into a checkpoint
-_COUNTED = re.compile(r"(.+) \(([2-9]|[1-9][0-9]{1,5})\)")
 _RESULT_FILE = re.compile(r"results/[^/\0]+")  # never outside of the workspace, whoever wrote the checkpoint
+_HEAD = frozenset({"run", "seq", "at", "kind"})
 _COMMITS = frozenset({StepStatus.DONE, StepStatus.SKIPPED, StepStatus.FAILED, StepStatus.UNCERTAIN})
 
 
@@ -71,16 +72,16 @@ class Step:
 def entries(remains: Remains, generation: str, at: str) -> list[dict[str, Any]]:
     """The journal that says what the face says, from its `rebuilt` line to the end that the face shows, if any."""
     found = steps(remains)
-    attempt = max([remains.attempt, *(_bounded(block.attempt) for step in found for block in step.blocks)])
+    attempt = max([remains.attempt, *(bounded(block.attempt) for step in found for block in step.blocks)])
     lines = _Lines(names.run_id(remains.task_id, attempt, generation), at)
     lines.add("rebuilt", generation=generation, attempt=attempt)
     for step in found:
-        lines.add("plan", steps=[_said(step)])
+        lines.add("plan", steps=[said(step)])
     for step in found:
         lines.stand(step, by_hand=remains.by_hand)
-    deaths = _deaths(found)
-    if deaths:
-        lines.add("deaths", deaths=deaths)
+    died = deaths(found)
+    if died:
+        lines.add("deaths", deaths=died)
     for request, verb in remains.requests:
         lines.add("handled", request=request, verb=verb, refused="it was given to a journal that was lost")
     outcome = _outcome(remains.face)
@@ -89,7 +90,15 @@ def entries(remains: Remains, generation: str, at: str) -> list[dict[str, Any]]:
     return lines.found
 
 
-def _deaths(found: Sequence[Step]) -> int:
+def by_blocks(step: Step) -> list[tuple[str, dict[str, Any]]]:
+    """The lines, kind and fields, of which the checkpoints of a step are the copies; an open try was cut off."""
+    lines = _Lines("", "")
+    if lines.by_blocks(step)[0]:
+        lines.add("interrupted", step=step.label, why=CUT_OFF)
+    return [(line["kind"], {k: v for k, v in line.items() if k not in _HEAD}) for line in lines.found]
+
+
+def deaths(found: Sequence[Step]) -> int:
     """In how many attempts, since the last that finished a step, a try was begun that nothing was said of any more.
 
     Without this a step that takes the journal away and its worker with it would be begun for ever.
@@ -105,7 +114,7 @@ def _deaths(found: Sequence[Step]) -> int:
 
 def known(files: Mapping[str, StepFile]) -> set[str]:
     """The labels that steps with a checkpoint have: what a torn last line of task.md is judged by."""
-    return {names.label(step, ()) for step in _blocks(files)}
+    return {names.label(step, ()) for step in blocks_of(files)}
 
 
 # -- which steps there are -----------------------------------------------------------------------------------------
@@ -113,18 +122,29 @@ def known(files: Mapping[str, StepFile]) -> set[str]:
 
 def steps(remains: Remains) -> list[Step]:
     """All steps, in the order of task.md; those it lacks stand where the time of their first checkpoint puts them."""
-    told = _blocks(remains.files)
+    told = blocks_of(remains.files)
     found = _of_face(remains, {step: file for step, (file, _) in told.items()})
     there = {step.id for step in found}
     reserved = {step.label for step in found}
     lost = [Step(id_, "", None, blocks) for id_, (_, blocks) in told.items() if id_ not in there]
-    for step in sorted(lost, key=_in_time):
+    lost.sort(key=_in_time)
+    for step in lost:
         step.label = names.label(step.id, reserved)
         reserved.add(step.label)
-        place = max((i for i, other in enumerate(found) if other.since and other.since <= step.since), default=-1)
-        found.insert(place + 1, step)
+    found = _put_between(found, lost)
     _name_files(remains, found, told)
     return found
+
+
+def _put_between(found: Sequence[Step], lost: Sequence[Step]) -> list[Step]:
+    """Each of the lost steps, oldest first, behind the last step of task.md that began before it."""
+    begun = sorted((step.since, i) for i, step in enumerate(found) if step.since)
+    last = list(itertools.accumulate((i for _, i in begun), max))
+    behind: dict[int, list[Step]] = {}
+    for step in lost:
+        before = bisect_right(begun, (step.since, len(found)))
+        behind.setdefault(last[before - 1] if before else -1, []).append(step)
+    return [*behind.get(-1, ()), *(s for i, step in enumerate(found) for s in (step, *behind.get(i, ())))]
 
 
 def _in_time(step: Step) -> tuple[str, bool, str]:
@@ -133,7 +153,7 @@ def _in_time(step: Step) -> tuple[str, bool, str]:
     return step.since, last.status in ("running", "raised"), last.at
 
 
-def _blocks(files: Mapping[str, StepFile]) -> dict[StepId, tuple[str, tuple[Checkpoint, ...]]]:
+def blocks_of(files: Mapping[str, StepFile]) -> dict[StepId, tuple[str, tuple[Checkpoint, ...]]]:
     """The file and the checkpoints of each step. Of copies, the one counts that has the step's own name."""
     found: dict[StepId, tuple[tuple[bool, bool, int], str, tuple[Checkpoint, ...]]] = {}
     for file, text in sorted(files.items()):
@@ -152,54 +172,22 @@ def _of_face(remains: Remains, told: Mapping[StepId, str]) -> list[Step]:
     """The steps of task.md, each with the identity that its checkpoints, the spec, or else its name give it."""
     shown = remains.face.steps if remains.face is not None else []
     names_there = {step.name for step in shown}
-    blocks = _blocks(remains.files)
+    index, spec_names = recognise.by_line(told), recognise.in_specs(remains.spec_names)
+    blocks = blocks_of(remains.files)
     taken = set(names_there)
     counted: dict[str, int] = {}
     found: list[Step] = []
     used: set[StepId] = set()
     for step in shown:
         n = counted[step.name] = counted.get(step.name, 0) + 1
-        id_ = _recognised(step.name, n, told, used) or _identity(step.name, n, names_there, remains.spec_names, used)
+        id_ = recognise.recognised(step.name, n, told, index, used) or recognise.identity(
+            step.name, n, names_there, spec_names, used
+        )
         label = step.name if n == 1 else names.label(StepId(step.name, n), taken)
         taken.add(label)
         used.add(id_)
         found.append(Step(id_, label, step, blocks[id_][1] if id_ in blocks else ()))
     return found
-
-
-def _recognised(name: str, n: int, told: Mapping[StepId, str], used: Collection[StepId]) -> StepId | None:
-    """The step of which there are checkpoints and whose line this is: as we name it, or the n-th of the name."""
-    written = re.sub(r" #[0-9]+$", "", name)
-    fitting = [
-        step
-        for step in told
-        if step not in used and (names.label(step, ()) in (name, written) or (display(step.name), step.n) == (name, n))
-    ]
-    own_file = names.file_name(name, ())
-    return min(fitting, key=lambda step: (told[step] != own_file, step != StepId(name, n)), default=None)
-
-
-def _identity(
-    name: str, n: int, there: Collection[str], spec_names: Collection[str], used: Collection[StepId]
-) -> StepId:
-    """What a line is called that no checkpoint tells of. `X (2)` is the second X where there is an X before it."""
-    counted = _COUNTED.fullmatch(name)
-    if counted is not None and n == 1:
-        base, number = counted[1], int(counted[2])
-        before = base if number == 2 else f"{base} ({number - 1})"
-        second = StepId(_in_spec(base, spec_names), number)
-        if before in there and second not in used and _in_spec(name, spec_names) not in spec_names:
-            return second
-    step = StepId(_in_spec(name, spec_names), n)
-    while step in used:
-        step = step._replace(n=step.n + 1)
-    return step
-
-
-def _in_spec(name: str, spec_names: Collection[str]) -> str:
-    """The spec's own form of a name: exactly this one, or one that differs in white space, form, or case only."""
-    alike = [other for other in spec_names if display(other).casefold() == display(name).casefold()]
-    return next((other for other in alike if display(other) == name), alike[0] if alike else name)
 
 
 # -- which file each has -------------------------------------------------------------------------------------------
@@ -209,20 +197,23 @@ def _name_files(
     remains: Remains, found: Sequence[Step], told: Mapping[StepId, tuple[str, tuple[Checkpoint, ...]]]
 ) -> None:
     taken = {told[step.id][0].casefold() for step in found if step.id in told}
+    taken |= {name.casefold() for name in (*remains.taken, *remains.outputs)}
     for step in found:
         step.file = told[step.id][0] if step.id in told else _free_file(remains, step, taken)
         taken.add(step.file.casefold())
 
 
-def _free_file(remains: Remains, step: Step, taken: Collection[str]) -> str:
+def _free_file(remains: Remains, step: Step, taken: set[str]) -> str:
     """A file that is the step's, or may become it."""
-    others = {*taken, *(name.casefold() for name in remains.taken), *(name.casefold() for name in remains.outputs)}
+    others: list[str] = []
     while True:
-        file = names.file_name(step.label, others)
+        file = names.file_name(step.label, taken)
         text = remains.files.get(file)
         if text is None or _belongs(remains, step, text):
+            taken.difference_update(others)
             return file
-        others.add(file.casefold())
+        others.append(file.casefold())
+        taken.add(others[-1])
 
 
 def _belongs(remains: Remains, step: Step, text: StepFile) -> bool:
@@ -232,7 +223,7 @@ def _belongs(remains: Remains, step: Step, text: StepFile) -> bool:
     return text.heading == display(step.id.name) or (remains.foreign and begun)
 
 
-def _said(step: Step) -> dict[str, Any]:
+def said(step: Step) -> dict[str, Any]:
     """The step as a `plan` line names it."""
     said: dict[str, Any] = {"step": step.label}
     if step.label != step.id.name:
@@ -263,7 +254,7 @@ class _Lines:
 
     def stand(self, step: Step, *, by_hand: bool) -> None:
         """Where a step stands: by its checkpoints, and where these say less, by its tag."""
-        open_, status = self._by_blocks(step)
+        open_, status = self.by_blocks(step)
         shown = step.face.status if step.face is not None and not step.face.redo else None
         if shown is StepStatus.WORKING and not step.blocks:
             self.add("running", **{"step": step.label, "try": 1})  # type: ignore[arg-type]
@@ -273,7 +264,7 @@ class _Lines:
         if shown in (StepStatus.DONE, StepStatus.SKIPPED, StepStatus.FAILED) and not status.finished:
             self._by_tag(step, shown, status, by_hand)
 
-    def _by_blocks(self, step: Step) -> tuple[bool, StepStatus]:
+    def by_blocks(self, step: Step) -> tuple[bool, StepStatus]:
         """Whether a try is left whose end is not told, and the status that the checkpoints give."""
         open_, status = False, StepStatus.PENDING
         for block in step.blocks:
@@ -290,7 +281,7 @@ class _Lines:
     def _by_tag(self, step: Step, shown: StepStatus, status: StepStatus, by_hand: bool) -> None:
         if shown is status:
             return
-        tries = max((_bounded(block.try_number) for block in step.blocks), default=0)
+        tries = max((bounded(block.try_number) for block in step.blocks), default=0)
         fields: dict[str, Any] = {"step": step.label, "try": tries, "status": shown.value}
         fields["why"] = BY_FACE.format(shown.value)
         if by_hand and shown is not StepStatus.FAILED:
@@ -315,7 +306,7 @@ class _Lines:
 
 def _entry(label: str, block: Checkpoint) -> tuple[str | None, dict[str, Any]]:
     """The line of the journal that a checkpoint was the copy of; None for one that says nothing we know."""
-    fields: dict[str, Any] = {"step": label, "try": _bounded(block.try_number)}
+    fields: dict[str, Any] = {"step": label, "try": bounded(block.try_number)}
     if block.status == "running":
         return "running", {**fields, "effect": block.effect, "args": block.args}
     if block.status == "raised" and block.error is not None:
@@ -354,7 +345,7 @@ def _can_be_stored(result: Json) -> bool:
     return True
 
 
-def _bounded(number: int) -> int:
+def bounded(number: int) -> int:
     return number if 0 <= number < _MOST else 0
 
 
@@ -372,8 +363,8 @@ def _outcome(face: Checklist | None) -> Outcome | None:
 def unmatched(remains: Remains) -> tuple[list[str], list[str]]:
     """The steps of task.md that the spec does not have, and those of the spec that task.md does not have."""
     found = steps(remains)
-    there = {step.id.name for step in found}
+    there, wanted = {step.id.name for step in found}, set(remains.spec_names)
     return (
-        [step.label for step in found if step.id.name not in remains.spec_names],
+        [step.label for step in found if step.id.name not in wanted],
         [display(name) for name in remains.spec_names if name not in there],
     )

@@ -55,7 +55,7 @@ class Snapshot:
 
     @property
     def attempt_number(self) -> int:
-        return self.attempts[-1].number if self.attempts else self.attempt_offset
+        return max(self.attempts[-1].number if self.attempts else 0, self.attempt_offset)
 
     @property
     def unclosed(self) -> AttemptState | None:

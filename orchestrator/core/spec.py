@@ -6,7 +6,9 @@ pydantic and yaml are imported when they are used: listing a thousand tasks need
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +25,60 @@ SCHEMA = 1
 FILE_KEYS = ("name", "steps", "limits", "env", "args")
 
 
+#: The last line of a spec is this and the checksum of the lines before it: one that was cut short, or has another path
+#: in it by a bad bit, is good YAML all the same.
+_SEAL = "# crc32: "
+_EDITED = "# edited by hand"
+
+
 def to_yaml(spec: TaskSpec) -> str:
-    """The spec as `.task/spec.yaml` holds it: only what is not the default, for people to read."""
+    """The spec as `.task/spec.yaml` holds it: only what is not the default, for people to read; and its checksum."""
+    return seal(_dumped(_lean(spec)))
+
+
+def _dumped(data: Json) -> str:
+    """YAML that gives back exactly this. Raises BadSpec for what it cannot hold."""
     import yaml
 
-    return yaml.safe_dump(_lean(spec), sort_keys=False, allow_unicode=True)
+    wanted = json.dumps(data)
+    for readable in (True, False):  # U+0085 and its like are line breaks to YAML: then as escapes
+        text: str = yaml.safe_dump(data, sort_keys=False, allow_unicode=readable)
+        if json.dumps(_loads(text)) == wanted:
+            return text
+    raise BadSpec("what it is to run cannot be written as YAML and read back", "give its arguments in a file")
+
+
+def _loads(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError):
+        return None
+
+
+def seal(text: str) -> str:
+    """The text of a spec with its checksum as the last line; an earlier one is replaced."""
+    body, mark, rest = text.rpartition(f"\n{_SEAL}")
+    body = f"{body}\n" if mark and "\n" not in rest.rstrip("\n") else text
+    return f"{body}{_SEAL}{_crc(body)}\n"
+
+
+def _crc(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}"
+
+
+def _check_seal(text: str, source: str) -> None:
+    """Raises BadSpec for a text that is not all that was written."""
+    body, _, last = text.replace("\r\n", "\n").rstrip("\n").rpartition("\n")
+    if last.strip() == _EDITED or last.strip() == _SEAL + _crc(body + "\n"):
+        return
+    cut = not last.startswith(_SEAL)
+    what = "is missing: it was cut short" if cut else "does not fit the lines before it"
+    raise BadSpec(
+        f"{source}: its last line, the checksum, {what}",
+        f"if you changed it on purpose, make its last line `{_EDITED}`",
+    )
 
 
 def _lean(value: Any) -> Json:
@@ -58,7 +109,9 @@ def parse_spec(text: str, source: str) -> TaskSpec:
             f"{source}:{_line(node, ('schema',))}: its schema is {schema}, and this version reads up to {SCHEMA}",
             "install a newer version of orchestrator",
         )
-    return _validate(data, source, node)
+    found = _validate(data, source, node)
+    _check_seal(text, source)
+    return found
 
 
 def _is_newer(schema: Any) -> bool:
@@ -194,12 +247,19 @@ def _adapter() -> Any:
     return _adapters[0]
 
 
+#: What yaml lets through for values that look like a date or a number and are none.
+_NO_VALUES = (ValueError, LookupError, AttributeError, TypeError, OverflowError, RecursionError)
+
+
 def _yaml(text: str, source: str) -> tuple[Any, yaml.Node | None]:
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(text, Loader=loader), yaml.compose(text, Loader=loader)
+    except _NO_VALUES as error:
+        said = "nested too deep" if isinstance(error, RecursionError) else f"a value is none of its kind: {error}"
+        raise BadSpec(f"{source}:1: not YAML: {said}", "mend the value, or put it in quotes") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else 1

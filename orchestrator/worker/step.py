@@ -15,8 +15,9 @@ from orchestrator import files
 from orchestrator.core import stepfile
 from orchestrator.core.model import ErrorClass, Json, Output, StepError
 from orchestrator.core.names import error_fingerprint
+from orchestrator.core.results import dumps
 from orchestrator.core.snapshot import StepState
-from orchestrator.writer import TaskWriter, dumps
+from orchestrator.writer import TaskWriter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
