@@ -261,15 +261,13 @@ async def takes_its_journal_with_it(task: Any, ledger: str) -> None:
 # -- two of everything -----------------------------------------------------------------------------------------------
 
 
-async def stops_itself(task: Any, ledger: str, with_guard: bool = False) -> str:
-    """A worker that is stopped in its first life, in the middle of a step, and goes through in the next."""
+async def stops_itself(task: Any, ledger: str) -> str:
+    """A worker that is stopped in the first try of a step, and goes through in the next."""
     entries = Entries(ledger)
 
     def stuck() -> None:
         entries.began()
-        if task.attempt == 1:
-            if with_guard:
-                os.kill(os.getppid(), signal.SIGSTOP)
+        if current_step().try_number == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     await task.step("one", entries.began)
