@@ -357,7 +357,7 @@ class TaskWriter(Ledger):
             end_summary(snapshot, outcome, reason),
             result,
             snapshot.counts(),
-            round(max(0.0, self._clock() - begun), 3),
+            round(max(0.0, self._clock() - begun - snapshot.idle), 3),
             None,
             hint,
         )

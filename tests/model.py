@@ -101,6 +101,7 @@ class Model:
     face: list[tuple[str, str]] | None = field(default_factory=list)  #: the lines of steps, as they lie
     shown: dict[str, str] = field(default_factory=dict)  #: as the worker wrote them last
     edited: bool = False
+    messy: bool = False  #: somebody was killed while he wrote; the next holder of the lock puts it in order
     redone: int = 0
     seen_redone: int = 0
     clock: int = 0
@@ -116,6 +117,8 @@ class Model:
         """The word of `list`."""
         if self.end is not None:
             return self.end
+        if self.face is None:
+            return "damaged"
         if not self.attempts and not self.paused:
             return "queued"
         if not self.closed:
@@ -160,9 +163,14 @@ class Model:
             elif isinstance(item, Question):
                 self.ask(item.text)
             else:
-                self.step(item)
+                self.insist(item)
         if self.alive:
             self.write_face()
+
+    def insist(self, asked: Asked) -> None:
+        """On one step, until it stands in it, is through with it, or has ended: without a border in between."""
+        while self.alive and self.stands is None and self.current() is asked:
+            self.step(asked)
 
     def border(self) -> bool:
         """Between two steps: edits, then orders. Whether the skill goes on here."""
@@ -304,8 +312,7 @@ class Model:
 
     def go_on(self, asked: Asked) -> None:
         """With the same step, without a border before it."""
-        while self.alive and self.stands is None and self.current() is asked:
-            self.step(asked)
+        self.insist(asked)
         self.walk()
         self.goes_on_supervised()
 
@@ -331,7 +338,7 @@ class Model:
 
     def rest(self) -> None:
         """The attempt closes because a person has to decide."""
-        self.write_face()
+        self.write_face(always=self.face is None)
         self.close()
         self.told = self.waits_for()
         self.tick()
@@ -402,6 +409,7 @@ class Model:
                 self.supervised = False
 
     def take_over(self) -> None:
+        self.messy = False
         self.take_edits(None)
         self.bury()
         self.carry_out()
@@ -453,6 +461,8 @@ class Model:
             return "alive"
         then = self.foreseen()
         action = {"start": "resumed"}.get(then.next(), then.next())
+        if self.face is None and not (self.end is not None and self.clock == self.finished and not self.ever_asked):
+            action = "damaged"
         if self.needs_nobody():
             return action
         self.supervise()
@@ -460,10 +470,10 @@ class Model:
 
     def needs_nobody(self) -> bool:
         """Nothing is to be done: it has ended or waits, and there is no news for whoever would take it over."""
-        if self.end is None and not self.waits_for():
+        if self.face is None or (self.end is None and not self.waits_for()):
             return False
         if self.end is not None and self.clock == self.finished and not self.ever_asked and not self.names_an_order():
-            return self.face is not None
+            return True
         return not self.has_news()
 
     def names_an_order(self) -> bool:
@@ -475,7 +485,7 @@ class Model:
         then.history = None
         then.clock = 0
         then.take_edits(None)
-        return bool(due) or then.clock > 0 or (self.end is not None and (not self.closed or self.face is None))
+        return bool(due) or then.clock > 0 or (self.end is not None and not self.closed)
 
     def cancel(self) -> str:
         """Ends it for good: its worker is stopped first."""
@@ -591,6 +601,28 @@ class Model:
         else:
             step.reopen()
         self.live_on()
+
+    # -- what is done to its files ---------------------------------------------------------------------------------
+
+    def face_is_deleted(self) -> None:
+        self.face, self.edited = None, False
+
+    def is_copied(self) -> Model:
+        """Under another id: its worker is none of the copy's."""
+        other = copy.deepcopy(self)
+        other.alive = other.supervised = False
+        other.stands, other.how = None, "lost"
+        return other
+
+    def journal_is_lost(self, deaths: int, spent: dict[str, int]) -> None:
+        """It is made again from the face; what that does not tell exactly, how much was spent, is said by `deaths`
+        and `spent`."""
+        self.alive = self.supervised = False
+        self.stands, self.closed, self.told, self.attempts = None, True, None, 0
+        self.deaths, self.leaves = deaths, 0
+        for label, step in self.steps.items():
+            step.open, step.spent = False, spent[label]
+            step.committed = 1
 
     # -- a person's edits ------------------------------------------------------------------------------------------
 

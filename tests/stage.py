@@ -86,6 +86,8 @@ class Told:
                 case "note":
                     current_step().note(rest[0])
                     self.say("noted")
+                case "doom":
+                    Doom.arm(rest[0])
                 case "returns":
                     return VALUES.get(rest[0], rest[0]) if isinstance(rest[0], str) else rest[0]
                 case "raises":
@@ -94,6 +96,49 @@ class Told:
                     raise NotDone("told to")
                 case "leaves":
                     os._exit(0)
+
+
+class Died(Exception):  # noqa: N818 - it was told to
+    """The coordinator did."""
+
+
+class Doom:
+    """Stands in for `os` inside `orchestrator.files`: the process is killed when it comes to one operation."""
+
+    left = 0  #: operations until then; 0: it lives
+    layer: Doom | None = None
+
+    @classmethod
+    def arm(cls, operations: int) -> None:
+        cls.left = operations
+        if cls.layer is None:
+            cls.layer = cls()
+            swap, datasync = files._swap, files._datasync
+            files.os = cls.layer  # type: ignore[assignment]
+            files._swap = lambda one, other: cls.layer.do(lambda: swap(one, other))
+            files._datasync = lambda fd: cls.layer.do(lambda: datasync(fd))
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate"):
+            return real
+
+        def operation(*args: Any, **more: Any) -> Any:
+            if name == "open" and not args[1] & os.O_CREAT:
+                return real(*args, **more)
+            return self.do(lambda: real(*args, **more))
+
+        return operation
+
+    def do(self, act: Callable[[], Any]) -> Any:
+        if Doom.left == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
+        Doom.left = max(0, Doom.left - 1)
+        return act()
+
+
+inline.IN_WORKERS.append(lambda: Doom.arm(0))
 
 
 # -- the script's side -------------------------------------------------------------------------------------------------
@@ -175,7 +220,7 @@ class Stage:
             seat.coordinating.collect()
             seat.coordinating = None
 
-    def _fork(self, act: Callable[[Any], Any]) -> Coordinating:
+    def _fork(self, act: Callable[[Any], Any], *, may_die: bool = False) -> Coordinating:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -186,6 +231,9 @@ class Stage:
         while select.select([reading], [], [], PATIENCE_SECONDS)[0] and (data := os.read(reading, 1 << 16)):
             said += data
         os.close(reading)
+        if not said and may_die:
+            os.waitpid(pid, 0)
+            raise Died
         if not said:
             containment.send(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -260,6 +308,23 @@ class Stage:
         seat.worker = None if worker is not None else seat.worker
         return str(self.coordinate(seat, act))
 
+    def recover_and_die(self, seat: Seat, operation: int) -> bool:
+        """The coordinator dies at one of its own operations on files, or lives on; whether it died."""
+
+        async def act(coordinator: Any) -> str:
+            Doom.arm(operation)
+            (said,) = await coordinator.recover([seat.where.task_id])
+            Doom.arm(0)
+            return str(said.action)
+
+        try:
+            seat.coordinating = self._fork(act, may_die=True)
+        except Died:
+            self.quiet(seat)
+            return True
+        self.quiet(seat)
+        return False
+
     def adopt(self, seat: Seat, spec: TaskSpec) -> str:
         async def act(coordinator: Any) -> str:
             found = adoption.adopt(str(self.root), seat.where.directory, spec, time.time)
@@ -275,6 +340,10 @@ class Stage:
         seat.worker = None
         channel(seat.where.directory)[0].send(json.dumps(words).encode())
         self.quiet(seat)
+
+    def doom(self, seat: Seat, operation: int) -> None:
+        """Its worker dies at this of its next operations on files; 0: it does not."""
+        channel(seat.where.directory)[0].send(json.dumps(["doom", operation]).encode())
 
     def kill(self, seat: Seat, number: int = signal.SIGKILL) -> None:
         """End its worker; and wait for the next one, if somebody looks after the task."""

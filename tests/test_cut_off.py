@@ -341,3 +341,100 @@ async def test_a_name_is_free_again_once_its_todo_was_left(root, ledger, skill):
     where, said = await skill.write(body).to_its_end(root)
     assert said.ok, said
     assert checklist(where) == ["[skipped] write", "[working done] write (2)", "[end]"]
+
+
+# -- what may happen once only, beside an order or a question of another branch ------------------------------------
+
+PAYS = """
+async def pay():
+    say("pay began")
+    while not os.path.exists(LEDGER + ".paid"):
+        await anyio.sleep(0.001)
+    say("pay ended")
+"""
+
+
+@pytest.mark.parametrize("why, waits", [("", "paused"), ('await task.ask("Which?")', "question")])
+async def test_what_happens_once_may_end_before_a_pause_or_a_question_elsewhere_ends_the_worker(
+    root, ledger, skill, why, waits
+):
+    body = f"""
+        async def other():
+            await task.step("one", work, "one")
+            say("up")
+            while not went_on():
+                await anyio.sleep(0.001)
+            {why or 'await task.step("two", work, "two")'}
+        async with anyio.create_task_group() as group:
+            group.start_soon(partial(task.step, "pay", pay, effect="once"))
+            group.start_soon(other)
+    """
+    skill.write(body, "from functools import partial\n" + PAYS)
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(f"{skill.path}:skill", name="replayed")
+        await ledger.has("up")
+        await ledger.has("pay began")
+        if not why:
+            await coordinator.order(handle.id, "pause", patience=0)
+        Path(f"{ledger.path}.go").touch()
+        await until(lambda: entries(handle.where, "asked" if why else "handled"), "the other branch is at its border")
+        Path(f"{ledger.path}.paid").touch()
+        said = await handle.wait(30)
+    assert said.status == waits
+    assert ledger.count("pay ended") == 1
+    assert snapshot(handle.where).steps["pay"].status == "done"
+    assert ledger.count("two ran") == 0
+
+
+# -- checks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "check, more, why",
+    [
+        ("Done('paid')", ", outputs=['receipt']", "declared output 'receipt' is not there"),
+        ("Done({1, 2})", "", "cannot be stored"),
+        ("1 / 0", "", "raised ZeroDivisionError"),
+        ("never()", ", timeout=0.05", "did not answer within 0.05 s"),
+    ],
+    ids=["no output", "no JSON", "raises", "hangs"],
+)
+async def test_a_check_whose_answer_cannot_count_leaves_its_step_to_a_person_and_says_why(
+    root, ledger, skill, check, more, why
+):
+    above = f"""
+        async def never():
+            await anyio.sleep_forever()
+
+        async def paid():
+            said = {check}
+            return await said if hasattr(said, "__await__") else said
+
+        async def pay():
+            say("pay began")
+            raise LookupError("who knows")
+    """
+    skill.write(f"await task.step('pay', pay, effect='once', check=paid{more})", above)
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(f"{skill.path}:skill", name="replayed")
+        said = await handle.wait(30)
+    assert said.status == "uncertain"
+    assert why in snapshot(handle.where).steps["pay"].why
+    assert ledger.count("pay began") == 1
+
+
+async def test_a_step_that_held_on_beyond_its_timeout_says_so_in_its_file(root, ledger, skill):
+    above = """
+        import time
+
+        async def blocks():
+            until = time.monotonic() + 0.1
+            while time.monotonic() < until:
+                pass
+            return "through"
+    """
+    skill.write("await task.step('one', blocks, timeout=0.01)", above)
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(f"{skill.path}:skill", name="replayed")
+        assert (await handle.wait(30)).ok
+    assert "beyond its timeout of 0.01 s" in Path(handle.where.directory, "one.md").read_text("utf-8")

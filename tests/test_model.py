@@ -5,10 +5,12 @@ A machine plays scripts of moves to the product and to the model (tests/model.py
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from stage import Seat, Stage
 
 from orchestrator import store
 from orchestrator.core.handedit import face_labels
-from orchestrator.store import look
+from orchestrator.store import Paths, look
 
 TAGS = "pending|working|working done|failed|skipped|redo"
 
@@ -93,10 +95,55 @@ class Play:
         self.tasks.append(both)
         return both
 
+    def copy(self, of: Both) -> Both:
+        where = of.seat.where
+        other = f"{where.directory[:-3]}{500 + len(self.tasks)}"
+        shutil.copytree(where.directory, other)
+        stage.channel(other)
+        both = Both(Seat(Paths(other)), of.model.is_copied(), set(of.notes), copy.deepcopy(of.thoughts), of.runs.copy())
+        self.tasks.append(both)
+        return both
+
+    # -- after a death in the middle of a write: which of the moments was it? --------------------------------------
+
+    def died(self, task: Both, moments: list[Model]) -> None:
+        """Its worker, or who looked after it, was killed: the task stands as it stood after one of its lines."""
+        fitting = [moment for moment in moments if self.stands_as(task, moment)]
+        assert fitting, f"it stands as it never stood: {look(task.seat.where).snapshot}"
+        task.model = model = fitting[-1]
+        model.alive = model.supervised = False
+        model.stands, model.how, model.messy = None, "lost", True
+        task.seat.drain()
+        task.runs.update(words[1] for words in task.seat.said if words[0] == "entered")
+        task.seat.said.clear()
+        begun = model.entered - task.runs  # one may have been written down that was killed before it could say so
+        assert sum(begun.values()) <= 1
+        assert not task.runs - model.entered
+        model.entered, model.said = task.runs.copy(), []
+
+    def stands_as(self, task: Both, model: Model) -> bool:
+        snapshot = look(task.seat.where).snapshot
+        found = {x: (str(s.status), self.result(task, x, s), s.tries, s.spent) for x, s in snapshot.steps.items()}
+        known = {x: (s.status, s.result, s.tries, s.spent) for x, s in model.steps.items()}
+        told = (snapshot.order, snapshot.paused, snapshot.questions, snapshot.heard, snapshot.deaths)
+        closed = snapshot.unclosed is None
+        end = snapshot.end["outcome"] if snapshot.end else None
+        attempts = len(snapshot.attempts)
+        return (found, *told, end, closed, attempts) == (
+            *(known, model.order, model.paused, model.questions, model.heard, model.deaths),
+            *(model.end, model.closed, model.attempts),
+        )
+
     # -- what must be true -----------------------------------------------------------------------------------------
+
+    def check_all(self) -> None:
+        """After each move: the task that it was made with, and all others, which it must not have touched."""
+        for task in self.tasks:
+            self.check(task)
 
     def check(self, task: Both) -> None:
         seat, model = task.seat, task.model
+        seat.drain()
         said, seat.said = seat.said, []
         assert [words for words in said if words[0] != "noted"] == model.said
         model.said = []
@@ -129,6 +176,8 @@ class Play:
 
     def check_face(self, task: Both) -> None:
         where, model = task.seat.where, task.model
+        if model.messy:
+            return
         if model.face is None:
             assert not task.face.exists()
             return
@@ -155,14 +204,14 @@ class Play:
 
     def check_notes(self, task: Both) -> None:
         where = task.seat.where
-        if task.face.exists():
+        if task.face.exists() and not task.model.messy:
             lines = set(task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
             assert task.notes <= lines, "a note was lost"
         for label, thoughts in task.thoughts.items():
             file = Path(where.directory, look(where).snapshot.steps[label].file)
             text = file.read_text()
             assert all(thought in text for thought in thoughts), "a note of a step was lost"
-        assert not list(Path(where.directory).rglob(".orchestrator-*"))
+        assert task.model.messy or not list(Path(where.directory).rglob(".orchestrator-*"))
 
     def check_doors(self) -> None:
         """What `list` and `show --json` tell, of all tasks."""
@@ -209,7 +258,7 @@ class Machine(RuleBasedStateMachine):
 
     def after(self) -> None:
         try:
-            self.play.check(self.task)
+            self.play.check_all()
         except BaseException:
             self.failed = True
             raise
@@ -367,7 +416,7 @@ class Machine(RuleBasedStateMachine):
         return next(i for i, line in enumerate(lines) if re.fullmatch(rf"\[({TAGS})\] {re.escape(label)}", line))
 
     def has_lines(self) -> bool:
-        return bool(self.m.face)
+        return bool(self.m.face) and not self.m.messy
 
     @precondition(has_lines)
     @rule(
@@ -388,7 +437,7 @@ class Machine(RuleBasedStateMachine):
 
         self.save(how, by_rename)
 
-    @precondition(lambda self: self.m.face is not None)
+    @precondition(lambda self: self.m.face is not None and not self.m.messy)
     @rule(name=NEW, number=st.integers(0, 9), by_rename=st.booleans())
     def somebody_adds_a_step(self, name: str, number: int, by_rename: bool) -> None:
         if name in self.m.steps or any(name == label for label, _ in self.m.face):
@@ -403,7 +452,7 @@ class Machine(RuleBasedStateMachine):
 
         self.save(how, by_rename)
 
-    @precondition(lambda self: self.m.face is not None and len(self.m.face) > 1)
+    @precondition(lambda self: self.m.face is not None and len(self.m.face) > 1 and not self.m.messy)
     @rule(one=st.integers(0, 9), other=st.integers(0, 9), by_rename=st.booleans())
     def somebody_changes_the_order(self, one: int, other: int, by_rename: bool) -> None:
         face = list(self.m.face)
@@ -419,7 +468,7 @@ class Machine(RuleBasedStateMachine):
 
         self.save(how, by_rename)
 
-    @precondition(lambda self: self.m.face is not None)
+    @precondition(lambda self: self.m.face is not None and not self.m.messy)
     @rule(number=st.integers(0, 30), by_rename=st.booleans(), garbage=st.one_of(st.none(), GARBAGE))
     def somebody_writes_a_line_that_is_no_step(self, number: int, by_rename: bool, garbage: str | None) -> None:
         self.play.noted += 1
@@ -434,9 +483,92 @@ class Machine(RuleBasedStateMachine):
             self.task.notes.add(text)
         self.save(how, by_rename)
 
+    # -- what becomes of its files ---------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.m.face is not None and not self.m.messy)
+    @rule(really=st.integers(0, 2))
+    def task_md_is_deleted(self, really: int) -> None:
+        if really:
+            self.task.face.unlink()
+            self.task.notes.clear()
+            self.m.face_is_deleted()
+            self.after()
+
+    @precondition(lambda self: any(s.tries for s in self.m.steps.values()))
+    @rule(number=st.integers(0, 9))
+    def the_file_of_a_step_is_deleted(self, number: int) -> None:
+        begun = [label for label, s in self.m.steps.items() if s.tries]
+        label = begun[number % len(begun)]
+        Path(self.task.seat.where.directory, look(self.task.seat.where).snapshot.steps[label].file).unlink(
+            missing_ok=True
+        )
+        self.task.thoughts.pop(label, None)
+        self.after()
+
+    @precondition(lambda self: self.stands("in") and not self.m.edited)
+    @rule(what=st.sampled_from(["journal.jsonl", "."]), value=VALUES)
+    def the_journal_is_deleted_while_a_step_runs(self, what: str, value: Any) -> None:
+        inner = Path(self.task.seat.where.inner)
+        if what == ".":
+            shutil.rmtree(inner)
+            self.m.requests, self.m.unread, self.m.ever_asked = [], [], False
+        else:
+            (inner / what).unlink()
+        self.a_step_ends(value)
+
+    @precondition(lambda self: len(self.play.tasks) < 3 and not self.m.messy)
+    @rule(really=st.integers(0, 2))
+    def the_workspace_is_copied(self, really: int) -> None:
+        if really:
+            self.task = self.play.copy(self.task)
+            self.after()
+
+    @precondition(lambda self: len(self.play.tasks) > 1)
+    @rule(number=st.integers(0, 2))
+    def somebody_turns_to_another_task(self, number: int) -> None:
+        self.task = self.play.tasks[number % len(self.play.tasks)]
+
+    # -- deaths in the middle of a write ---------------------------------------------------------------------------
+
+    @precondition(lambda self: self.stands("in") and not self.m.supervised)
+    @rule(value=VALUES, operation=st.integers(1, 40))
+    def the_worker_is_killed_while_a_step_ends(self, value: Any, operation: int) -> None:
+        stage_, seat = self.play.stage, self.task.seat
+        before = copy.deepcopy(self.m)
+        self.m.history = []
+        self.m.returns(stage.VALUES[value])
+        steps, self.m.history = self.m.history, None
+        stage_.doom(seat, operation)
+        stage_.tell(seat, "returns", value)
+        if seat.worker is not None:
+            stage_.doom(seat, 0)
+        elif self.play.stands_as(self.task, self.m) and not self.temporaries():
+            pass  # it had come to its end
+        else:
+            self.play.died(self.task, [before, *steps])
+        self.after()
+
+    def temporaries(self) -> bool:
+        return bool(list(Path(self.task.seat.where.directory).rglob(".orchestrator-*")))
+
+    @precondition(
+        lambda self: not self.m.supervised and not self.m.alive and self.m.face is not None and not self.m.messy
+    )
+    @rule(operation=st.integers(1, 40))
+    def a_coordinator_is_killed_while_it_recovers(self, operation: int) -> None:
+        before = copy.deepcopy(self.m)
+        self.m.history = []
+        self.m.recover()
+        steps, self.m.history = self.m.history, None
+        if self.play.stage.recover_and_die(self.task.seat, operation):
+            self.m.supervised = False
+            if self.task.seat.worker is None:
+                self.play.died(self.task, [before, *steps])
+        self.after()
+
 
 #: How many scripts are played; `make crashes` plays more.
-EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "40"))
 #: A failing script is made shorter, unless somebody is in a hurry.
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "ORCHESTRATOR_TEST_HURRY" not in os.environ]
 

@@ -61,6 +61,7 @@ DEVIATIONS: dict[str, tuple[str | bytes, str | None]] = {
     "leading-break": ("---\n" + HEAD + "[working] a\n", "[working] a\n"),
     "front-matter": ("---\nowner: me\n---\n" + HEAD + "[working] a\n", None),
     "unknown-tag": (HEAD + "[working] a\n[wroking] b\n", None),
+    "broken-checkbox": (HEAD + "[working] a\n- [] b\n", None),
     "bad-bytes": (HEAD.encode() + b"[working] caf\xe9\n", None),
     "steps-after-break": ("# Task: x\n## Status: working\n---\n[working] a\n", None),
     "empty": ("", None),

@@ -18,6 +18,7 @@ LEFT: Mapping[str, str] = {
     "empty": "there is nothing to rewrite",
     "nul": "what it said is not known",
     "unknown-tag": "a typing error, or a note: nobody but its writer knows",
+    "broken-checkbox": "a typing error, or a note: nobody but its writer knows",
     "end-with-open-steps": "either the step is done or the task is not",
     "steps-after-break": "notes, or steps that were moved there",
     "bad-bytes": "the bytes are kept",

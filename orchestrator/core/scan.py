@@ -227,6 +227,8 @@ def _tagged(scope: Scope, at: int, line: str) -> None:
     if read is None:
         if (words := tags.unknown_tag(line)) is not None:
             scope.note(at, "unknown-tag", f"[{words}] is no tag; the line is read as a note")
+        elif (box := tags.broken_box(line)) is not None:
+            scope.note(at, "broken-checkbox", f"{box} is no checkbox as `- [ ]` and `- [x]` are; the line is a note")
         return
     for code in read.codes:
         scope.note(at, code, tags.TOLERATED[code])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from orchestrator.core.model import Effect, Identity, Limits, Outcome, StepError, StepId, StepStatus
@@ -47,6 +48,8 @@ class Snapshot:
     redone: int = 0  #: which of them is the last order to redo a step
     current: str = ""  #: the run of the last line that counted
     begun: str = ""
+    ended: str = ""  #: when its last end was, though it may have been reopened since
+    idle: float = 0.0  #: seconds between its ends and the attempts after them
     last_at: str = ""
 
     @property
@@ -161,7 +164,17 @@ def _attempt(snapshot: Snapshot, entry: Entry) -> None:
         )
     )
     snapshot.attention = None
+    snapshot.idle += _seconds(snapshot.ended, str(entry.get("at", "")))
+    snapshot.ended = ""
     snapshot.death_limit = int(entry.get("deaths", snapshot.death_limit))
+
+
+def _seconds(since: str, until: str) -> float:
+    """Between two times as the journal has them; 0 when one is not there, or somebody has set the clock back."""
+    try:
+        return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
+    except ValueError:
+        return 0.0
 
 
 def _skill(snapshot: Snapshot, entry: Entry) -> None:
@@ -247,6 +260,7 @@ def _new_order(snapshot: Snapshot, entry: Entry) -> None:
 def _end(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.end = dict(entry)
     snapshot.announced = str(entry["run"])
+    snapshot.ended = str(entry.get("at", ""))
     snapshot.paused = False  # who takes it up anew need not say `continue` as well
     if "request" in entry:
         snapshot.handled.add(str(entry["request"]))

@@ -58,6 +58,8 @@ ALONE: dict[str, str] = {f"[{tag}]": tag for tag in (START, END)}
 UNNAMED = "(no name)"
 
 _LONGEST = 48  # characters looked at for a tag; the longest tag has twelve, the rest is room for blanks
+_WIDEST_BOX = 8  # characters looked at for a checkbox that is none
+_BOX_MARKS = frozenset({"", "x", "-", "~", "/", "*", "o", "v", "✓", "✔", "✗", "✘", "√", "×"})
 _BRACKETS = {ord("【"): "[", ord("［"): "[", ord("】"): "]", ord("］"): "]"}
 _BULLET = re.compile(r"(?:[-*+•]|[0-9]{1,9}[.)、．])[ \t\u3000\u00a0]*")
 _FENCE = re.compile(r"(`{3,}|~{3,})([^\n]*)")
@@ -139,6 +141,17 @@ def unknown_tag(line: str) -> str | None:
     words = head[1:end].strip()
     plain = words.replace(" ", "").replace("-", "").replace("_", "")
     return words if plain.isalpha() and len(plain) > 1 and words.lower() not in TAGS else None
+
+
+def broken_box(line: str) -> str | None:
+    """What stands at the beginning of a line as a checkbox would, but is none: without its blank, mark, or bullet."""
+    body = line.lstrip()
+    bullet = _BULLET.match(body)
+    head = body[bullet.end() if bullet else 0 :][:_WIDEST_BOX].translate(_BRACKETS)
+    end = head.find("]")
+    if head[:1] != "[" or end < 0 or head[end + 1 : end + 2] in ("(", ":", "["):
+        return None
+    return head[: end + 1] if head[1:end].strip().lower() in _BOX_MARKS else None
 
 
 def torn_tag(line: str) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from orchestrator.core.model import Effect, StepId
+from orchestrator.core.model import Effect, Json, Output, StepId
 from orchestrator.core.snapshot import StepState
 from orchestrator.errors import StepConflict, UsageError
+from orchestrator.worker import step as steps
 from orchestrator.worker.descriptors import Own
 
 #: The exit code of a worker that cannot go on.
@@ -26,6 +27,9 @@ BROKEN = 70
 
 #: How long a `once` step that has no timeout is waited for before its worker leaves.
 UNLIMITED_ONCE_SECONDS = 30.0
+
+#: How long the check of a step that has no timeout may take before it counts as one that does not know.
+CHECK_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,12 @@ class Unfinished:
         finally:
             self._tries.pop(label)[1].set()
 
-    async def wait(self) -> None:
+    async def wait(self, *, besides: str | None = None) -> None:
         """Return when all have ended, been cut off, or run out of time. Nothing new may begin meanwhile."""
         self.awaited = True
         latest = anyio.current_time() + UNLIMITED_ONCE_SECONDS
         with anyio.CancelScope(shield=True):  # the skill may have given up the step that is the reason
-            for limit, ended in list(self._tries.values()):
+            for limit, ended in [tried for label, tried in self._tries.items() if label != besides]:
                 until = limit if math.isfinite(limit) else latest
                 with anyio.move_on_after(max(0.0, until - anyio.current_time())):
                     await ended.wait()
@@ -137,3 +141,31 @@ def conflict(state: StepState, what: str) -> StepConflict:
         f"step {state.label!r}: {what}",
         f"write `[redo] {state.label}` into task.md to have it done anew, then recover the task",
     )
+
+
+async def answer_of_check(
+    call: Call, threads: Threads, workspace: str
+) -> tuple[tuple[Json, tuple[Output, ...]] | bool | None, str]:
+    """What the check of a `once` step says: the result and the outputs to commit, False, or None; and why so.
+
+    One that says done counts only when what would be committed can be; to begin the step anew would be to do it twice.
+    """
+    if call.check is None:
+        return None, _NOBODY_KNOWS
+    limit = CHECK_SECONDS if call.timeout is None else call.timeout
+    try:
+        with anyio.move_on_after(limit) as scope:
+            said = await threads.run(call.check, call.args)
+        if scope.cancelled_caught:
+            return None, f"cut off, and its check did not answer within {limit:g} s"
+        if said is True or isinstance(said, steps.Done):
+            result = steps.storable(said.result) if isinstance(said, steps.Done) else None
+            return (result, steps.verify(workspace, call.outputs)), "its check said so"
+    except (steps.NotStorable, steps.OutputMissing) as error:
+        return None, f"cut off; its check says that it is done, but {error}"
+    except Exception as error:  # a check that fails knows nothing
+        return None, f"cut off, and its check raised {type(error).__name__}"
+    return False if said is False else None, _NOBODY_KNOWS
+
+
+_NOBODY_KNOWS = "cut off, and no check knows"

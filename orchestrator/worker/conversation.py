@@ -9,6 +9,8 @@ import anyio
 
 from orchestrator import files, orders
 from orchestrator.errors import Exhausted, SyncFailed
+from orchestrator.worker.call import Unfinished
+from orchestrator.worker.step import current
 from orchestrator.writer import TaskWriter
 
 
@@ -17,6 +19,7 @@ class Conversation:
 
     def __init__(self, writer: TaskWriter, leave: Callable[[str], None]) -> None:
         self.broken: Exception | None = None  #: the disk failed: nothing more is written, the worker ends
+        self.unfinished = Unfinished()
         self._writer = writer
         self._leave = leave
         self._redone = writer.snapshot.redone  # the last order to redo a step that this run of the skill knows of
@@ -89,7 +92,12 @@ class Conversation:
         await self._border()
 
     async def _go(self, why: str) -> None:
-        """Leave the skill where it is; its loop cancels it and decides what comes next."""
+        """Leave the skill where it is; its loop cancels it and decides what comes next.
+
+        `once` steps that run elsewhere in it may come to their end first, within their own limit.
+        """
+        here = current.get()  # a step that asks while it runs itself is not waited for
+        await self.unfinished.wait(besides=here.label if here is not None else None)
         self._leave(why)
         await anyio.sleep_forever()
 

@@ -29,7 +29,7 @@ from orchestrator.worker.call import Call
 from orchestrator.worker.children import Child, OnEnd
 from orchestrator.worker.conversation import Conversation
 from orchestrator.worker.descriptors import Own
-from orchestrator.worker.step import Done, Step
+from orchestrator.worker.step import Step
 from orchestrator.worker.todo import Body, Todo
 from orchestrator.writer import TaskWriter
 
@@ -61,7 +61,6 @@ class Task(Conversation):
         self.calls: dict[str, Call] = {}  #: what each try of this run of the skill was begun for, by label
         self.todos: dict[str, Body] = {}  #: of these, the ones whose body is a loop's
         self.threads = call_.Threads(own)
-        self.unfinished = call_.Unfinished()
         self.stuck = ""  #: why the worker has to end, when a thread does not
         self._needs_result = spec.kind == "python"
         self._seen: dict[str, int] = {}
@@ -248,7 +247,6 @@ class Task(Conversation):
             outputs = steps.verify(str(self.workspace), call.outputs) if call.outputs else ()
         except ThreadStuck as error:
             self._failed(call, step, TimeoutError(str(error)), give_up=False)
-            await self.unfinished.wait()
             self.stuck = str(error)
             await self._go("stuck")
             raise
@@ -281,7 +279,11 @@ class Task(Conversation):
                 self.unfinished.running(step.label, call),
                 anyio.move_on_after(math.inf if call.timeout is None else call.timeout) as limit,
             ):
+                begun = anyio.current_time()
                 result = await self.threads.run(call.fn, call.args)
+            if call.timeout is not None and not limit.cancelled_caught and anyio.current_time() > begun + call.timeout:
+                with self._disk():
+                    step.note(f"It held on beyond its timeout of {call.timeout:g} s, and ended by itself.")
             if limit.cancelled_caught:
                 said = f"step {step.label!r} took longer than its timeout of {call.timeout:g} s"
                 raise TimeoutError(said) if inspect.iscoroutinefunction(call.fn) else ThreadStuck(said)
@@ -326,19 +328,14 @@ class Task(Conversation):
 
     async def _check(self, state: StepState, call: Call) -> None:
         """Find out whether a `once` step that was cut off took effect; on return the journal says so."""
-        said: Any = None
-        if call.check is not None and state.status is not StepStatus.UNCERTAIN:
-            with contextlib.suppress(Exception):  # a check that fails knows nothing
-                said = await self.threads.run(call.check, call.args)
-            if state.status.finished:  # a person knew it sooner
-                return
-        if said is True or isinstance(said, Done):
-            result = steps.storable(said.result) if isinstance(said, Done) else None
-            outputs = steps.verify(str(self.workspace), call.outputs)
+        said, why = None, ""
+        if state.status is not StepStatus.UNCERTAIN:
+            said, why = await call_.answer_of_check(call, self.threads, str(self.workspace))
+        if state.status.finished:  # a person knew it sooner
+            return
+        if isinstance(said, tuple):
             with self._disk():
-                self._writer.commit(
-                    state.label, StepStatus.DONE, result=result, outputs=outputs, why="its check said so"
-                )
+                self._writer.commit(state.label, StepStatus.DONE, result=said[0], outputs=said[1], why=why)
             self._settle_soon()
         elif said is False:
             error = StepError("runtime", "NotDone", "its check said that it did not take effect")
@@ -347,7 +344,7 @@ class Task(Conversation):
         else:
             if state.status is not StepStatus.UNCERTAIN:
                 with self._disk():
-                    self._writer.commit(state.label, StepStatus.UNCERTAIN, why="cut off, and no check knows")
+                    self._writer.commit(state.label, StepStatus.UNCERTAIN, why=why)
             raise StepUncertain(
                 f"nobody knows whether step {state.label!r} took effect",
                 f"look, then say so: orchestrator resolve {self.id} {state.label!r} --done|--redo",
