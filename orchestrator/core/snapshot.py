@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from orchestrator.core.model import Effect, Identity, Limits, Outcome, StepError, StepId, StepStatus
 from orchestrator.core.names import parse_run
-from orchestrator.core.told import AttemptState, Numbers, StepState, id_of
+from orchestrator.core.told import AttemptState, Numbers, StepState, id_of, seconds_between
 
 __all__ = ["DEATHS", "AttemptState", "Entry", "Snapshot", "StepState", "fold"]
 
@@ -163,18 +162,10 @@ def _attempt(snapshot: Snapshot, entry: Entry) -> None:
             place=entry.get("place"),
         )
     )
-    snapshot.attention = None
-    snapshot.idle += _seconds(snapshot.ended, str(entry.get("at", "")))
+    snapshot.idle += seconds_between(snapshot.ended, str(entry.get("at", "")))
     snapshot.ended = ""
+    snapshot.attention = None
     snapshot.death_limit = int(entry.get("deaths", snapshot.death_limit))
-
-
-def _seconds(since: str, until: str) -> float:
-    """Between two times as the journal has them; 0 when one is not there, or somebody has set the clock back."""
-    try:
-        return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
-    except ValueError:
-        return 0.0
 
 
 def _skill(snapshot: Snapshot, entry: Entry) -> None:
@@ -221,12 +212,7 @@ def _raised(snapshot: Snapshot, entry: Entry) -> None:
 
 
 def _interrupted(snapshot: Snapshot, entry: Entry) -> None:
-    _refund(snapshot.step_of(entry))
-
-
-def _refund(state: StepState) -> None:
-    state.open_run = None
-    state.spent = max(0, state.spent - 1)
+    snapshot.step_of(entry).refund()
 
 
 def _commit(snapshot: Snapshot, entry: Entry) -> None:
@@ -288,7 +274,7 @@ def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bo
         snapshot.incompletes += 1
     for state in snapshot.steps.values():
         if state.open_run == attempt.run:
-            _refund(state)
+            state.refund()
 
 
 def _rebuilt(snapshot: Snapshot, entry: Entry) -> None:
@@ -324,22 +310,14 @@ def _order_continue(snapshot: Snapshot, _entry: Entry) -> None:
 def _order_retry(snapshot: Snapshot, _entry: Entry) -> None:
     for step in snapshot.steps.values():
         if step.status is StepStatus.FAILED:
-            _reopen(step)
+            step.reopen()
     _live_on(snapshot)
 
 
 def _order_redo(snapshot: Snapshot, entry: Entry) -> None:
-    _reopen(snapshot.step_of(entry))
+    snapshot.step_of(entry).reopen()
     snapshot.redone = snapshot.lines
     _live_on(snapshot)
-
-
-def _reopen(step: StepState) -> None:
-    step.status = StepStatus.PENDING
-    step.spent = 0
-    step.open_run = None
-    step.by_hand = False
-    step.error = step.result = step.result_file = None
 
 
 def _live_on(snapshot: Snapshot) -> None:
@@ -363,7 +341,7 @@ def _order_resolve(snapshot: Snapshot, entry: Entry) -> None:
         step.args = None  # a person vouches for it, whatever it is asked for with
         step.error, step.open_run, step.committed = None, None, snapshot.lines
     else:
-        _reopen(step)
+        step.reopen()
     _live_on(snapshot)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from orchestrator.core.model import Effect, Identity, StepError, StepId, StepStatus
@@ -57,6 +58,19 @@ class StepState:
     foreign: bool = False  #: only a line of task.md, that nobody but a person knows of yet
     committed: int = 0  #: which line of the journal, counted from 1, its commit is
 
+    def refund(self) -> None:
+        """A try that was cut off does not count against its retries."""
+        self.open_run = None
+        self.spent = max(0, self.spent - 1)
+
+    def reopen(self) -> None:
+        """It is to be done anew, with all its tries."""
+        self.status = StepStatus.PENDING
+        self.spent = 0
+        self.open_run = None
+        self.by_hand = False
+        self.error = self.result = self.result_file = None
+
 
 def id_of(entry: Mapping[str, Any]) -> StepId:
     """The step that an entry of the journal is about."""
@@ -75,3 +89,11 @@ class AttemptState:
     guard: Identity | None = None  #: the process around the worker, which goes last
     place: int | None = None  #: the number of the directory it was begun in, where that was written down
     closed: str | None = None  #: the outcome, None while it lives or when it died unseen
+
+
+def seconds_between(since: str, until: str) -> float:
+    """Of two times as the journal has them; 0 when one is not there, or somebody has set the clock back."""
+    try:
+        return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
+    except ValueError:
+        return 0.0
