@@ -34,7 +34,8 @@ _DRIVER = """
 import sys, time, anyio
 sys.path.insert(0, sys.argv[1])
 from launching import spec_of
-from orchestrator import Coordinator
+from orchestrator import Coordinator, supervision
+supervision.STARTUP_SECONDS = 600.0  # traced, and on a machine under load, a worker needs longer to its first line
 async def main():
     async with Coordinator(sys.argv[2]) as coordinator:
         assert (await (await coordinator.spawn(spec_of("two_steps"))).wait()).ok
