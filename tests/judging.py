@@ -188,19 +188,24 @@ def _ends(scenario: Scenario, place: Place) -> list[str]:
     return [comparable(end) for end in scenario.ends]
 
 
+#: Two that run at once, in the other order.
+_AT_ONCE = re.compile(r"^(\[[a-z ]+\] half \(right\))\n(\[[a-z ]+\] half \(left\))$", re.MULTILINE)
 _BESIDE = re.compile(r"\.damaged-|^task-retro\.md$|^\.orchestrator-tmp-")
 
 
 @functools.lru_cache(maxsize=256)
 def comparable(shown: str) -> str:
     """Without what a fault may add or take: what could not be read and was moved aside, a retrospect that can be made
-    again, how often it was uncertain what became of a step, and that an order found its effect there already.
+    again, how often it was uncertain what became of a step, that an order found its effect there already; and which of
+    two steps at once began first.
     """
     picture = json.loads(shown)
     for task in picture:
         task["beside"] = [name for name in task["beside"] if not _BESIDE.search(name)]
         task["commits"] = {key: n for key, n in task["commits"].items() if not key.endswith(": uncertain")}
         task["orders"] = sorted({f"{verb} {step}" for verb, step, _ in task["orders"]})
+        task["task.md"] = _AT_ONCE.sub(r"\2\n\1", task["task.md"])
+        task["steps"], task["step files"] = (dict(sorted(task[key].items())) for key in ("steps", "step files"))
         del task["retro"]
     return json.dumps(picture, indent=1, ensure_ascii=False)
 
