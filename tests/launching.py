@@ -66,8 +66,19 @@ class Attempt:
         return lock is None
 
 
+#: Of the flags in /proc/PID/stat: it is inside of exit(2), leaves its cgroup, and runs no line of its own any more.
+_EXITING = 0x4
+
+
 def is_alive(pid: int) -> bool:
-    return identity.of(pid) is not None
+    """Whether it can still do anything; on a machine under load a process takes its time from the last to a zombie."""
+    if identity.of(pid) is None:
+        return False
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return identity.of(pid) is not None
+    return not int(fields[6]) & _EXITING
 
 
 def spec_of(skill: str, limits: Limits = LIMITS, **args: Any) -> TaskSpec:
