@@ -303,6 +303,14 @@ def test_a_first_line_without_a_number_does_not_count() -> None:
     assert (snapshot.steps, snapshot.redone) == ({}, 0)
 
 
+def test_an_attempt_begins_by_a_line_with_a_number_and_only_once(log: Log) -> None:
+    assert not Snapshot().apply({"run": f"{TASK}.1", "kind": "attempt"})
+    assert not log.line("attempt")
+    assert not log.line("rebuilt", generation="x")
+    assert (len(log.snapshot.attempts), log.snapshot.generation) == (1, "")
+    assert log.line("skill", version="v")
+
+
 def test_a_line_of_before_the_journal_was_lost_does_not_count() -> None:
     log, old = Log(), f"{TASK}.9"
     log.run = _generation_run("aaaa", 3)

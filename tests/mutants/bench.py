@@ -28,6 +28,8 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", "__pycache__", "*.pyc", "build", "dist", ".hypothesis", ".*_cache", "task-*[0-9]", ".mutants*"
 )
 _SCRIPT = "#!{python}\nimport sys\nfrom orchestrator.cli.main import main\n\nsys.exit(main())\n"
+#: Makes a file of a size that no test has here: a change that writes without end must not fill the machine.
+_TOO_LARGE = "tests/test_files.py::test_a_file_larger_than_can_be_true_is_not_read_into_memory"
 #: In the environment of all that a run starts, so that all of it can be found and ended.
 MARK = "ORCHESTRATOR_MUTANT_RUN"
 #: The libraries are there before pytest is: their own assertions are as they are written.
@@ -110,6 +112,7 @@ class Bench:
             str(temporary / "pytest"),
             *tests,
         ]
+        args += [f"--deselect={_TOO_LARGE}"]
         args[:0] = ["-x"] if first_failure else []
         if importlib.util.find_spec("xdist") is not None:
             args[:0] = ["-n0"]
