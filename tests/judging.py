@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import hashlib
 import io
 import json
 import os
-import random
 import re
 import sys
 from collections import Counter
@@ -145,11 +145,16 @@ def of_the_disk(place: Place, by_hand: frozenset[str], *, face_may_be_lost: bool
 
 
 def of_a_success(scenario: Scenario, number: int, place: Place, ran: inline.Ran) -> Iterator[str]:
-    """Whoever was told that all is well finds the end of the act, without any `recover`."""
+    """Whoever was told that all is well finds the end of the act, without any `recover`.
+
+    The journal's `end` line is the end: of a task that has one, task.md may lag behind until somebody can write it.
+    """
     if not isinstance(ran.value, Told) or ran.value.code != 0 or waits(place):
         return
     ends = _ends(scenario, place)[number + 1 :]
-    if (shown := comparable(scenarios.shown(place.root))) not in ends:
+    shown = comparable(scenarios.shown(place.root))
+    lags = all(store.look(where).snapshot.end is not None for where in place.tasks())
+    if (_without_face(shown) if lags else shown) not in ([_without_face(end) for end in ends] if lags else ends):
         yield f"called a success: {_difference(ends[0], shown)}"
 
 
@@ -174,6 +179,10 @@ def of_the_end(scenario: Scenario, number: int, place: Place, before: Before, to
     reopened = {str(e["step"]) for e in entries if e["kind"] in ("redo", "handled") and e.get("step")}
     for labels in before.done.values():
         yield from (f"{label!r} was done, and entered again" for label in labels - reopened if more[label])
+
+
+def _without_face(shown: str) -> str:
+    return json.dumps([{key: said for key, said in task.items() if key != "task.md"} for task in json.loads(shown)])
 
 
 def waits(place: Place) -> bool:
@@ -204,6 +213,7 @@ def comparable(shown: str) -> str:
         task["beside"] = [name for name in task["beside"] if not _BESIDE.search(name)]
         task["commits"] = {key: n for key, n in task["commits"].items() if not key.endswith(": uncertain")}
         task["orders"] = sorted({f"{verb} {step}" for verb, step, _ in task["orders"]})
+        task["results"] = {name: sha for name, sha in task["results"].items() if not _BESIDE.search(name)}
         task["task.md"] = _AT_ONCE.sub(r"\2\n\1", task["task.md"])
         task["steps"], task["step files"] = (dict(sorted(task[key].items())) for key in ("steps", "step files"))
         del task["retro"]
@@ -225,8 +235,8 @@ TRIALS = os.environ.get("ORCHESTRATOR_TEST_TRIALS", "")
 
 def drawn(everything: Sequence[T], kind: Callable[[T], object], count: int) -> list[T]:
     """So many of them, of every kind about as many; or as the environment says."""
-    chosen = list(everything)
-    random.Random(SEED).shuffle(chosen)
+    # By a hash of each: two that run at once do not do exactly the same every time, and that must not change the rest.
+    chosen = sorted(everything, key=lambda one: hashlib.sha256(f"{SEED} {one}".encode()).digest())
     if TRIALS == "all":
         return chosen
     by_kind: dict[object, int] = {}
