@@ -42,16 +42,16 @@ SETTLE_SECONDS = 0.1
 #: Temporaries begin so: never taken for work's own files, swept under the lock.
 TEMPORARY = ".orchestrator-tmp-"
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_DIRECTORY", 0)
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # which follows no link
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 _MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
 
 def _open(path: str, flags: int) -> int:
-    """A descriptor. Raises OSError; Exhausted when none is to be had."""
+    """A descriptor, not inherited by any program. Raises OSError; Exhausted when none is to be had."""
     try:
         return os.open(path, flags, 0o644)
     except OSError as error:
@@ -121,7 +121,7 @@ class SyncedFile:
         return (found.st_dev, found.st_ino) == self._identity and found.st_size == self.size
 
     def close(self) -> None:
-        if self._fd >= 0:
+        if self._fd != -1:
             fd, self._fd = self._fd, -1
             self._broken = True
             os.close(fd)
@@ -146,7 +146,7 @@ def open_log(path: str) -> int:
     try:
         return _open(path, _APPEND)
     except OSError:
-        return _open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return _open(os.devnull, os.O_WRONLY)
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -348,7 +348,7 @@ def sweep(*directories: str) -> Iterator[tuple[str, bytes]]:
             if entry.is_symlink():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.path)
-            if entry.is_file(follow_symlinks=False) and (content := _left(entry.path)) is not None:
+            elif entry.is_file() and (content := _left(entry.path)) is not None:
                 yield entry.path, content
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.path)

@@ -64,7 +64,8 @@ class Ledger:
         if lost.attempt > self.snapshot.attempt_number:
             generation = secrets.token_hex(4)
             self.run = names.run_id(self.where.task_id, lost.attempt, generation)
-            Ledger.record(self, "rebuilt", sync=False, generation=generation, attempt=lost.attempt)
+            after = self.snapshot.current
+            Ledger.record(self, "rebuilt", sync=False, generation=generation, attempt=lost.attempt, after=after)
         for kind, fields in lost.lines:
             Ledger.record(self, kind, sync=False, **fields)
         if lost.deaths > self.snapshot.deaths:

@@ -8,7 +8,7 @@ import stat
 
 from orchestrator.errors import Damaged, Exhausted
 
-READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
+READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 
 
 #: A journal grows with its task; one that is larger has been written into by others, and costs memory to look at.
@@ -111,7 +111,7 @@ def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
     import hashlib  # 3 ms, which a list does not need
 
-    with open(_opened(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
+    with open(_opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         digest = hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -18,7 +19,7 @@ import pytest
 from kit import until
 
 from orchestrator import files, reading
-from orchestrator.errors import Damaged, SyncFailed
+from orchestrator.errors import Damaged, Exhausted, SyncFailed
 
 
 class FailingOs:
@@ -66,8 +67,9 @@ def test_a_line_cut_short_by_a_full_disk_is_taken_out_again(tmp_path, failing, m
     file = files.SyncedFile(str(tmp_path / "journal"))
     file.append(b"first\n", sync=True)
     failing(errno.ENOSPC, "write", room=3)
-    with pytest.raises(OSError, match="short write"):
+    with pytest.raises(OSError, match="short write") as short:
         file.append(b"second\n", sync=True)
+    assert short.value.errno == errno.ENOSPC
     with pytest.raises(OSError, match="No space left"):
         file.append(b"second\n", sync=True)
     assert (tmp_path / "journal").read_bytes() == b"first\n"
@@ -94,12 +96,14 @@ def test_after_a_failed_sync_no_later_success_is_believed(tmp_path, failing, mon
     file = files.SyncedFile(str(tmp_path / "journal"))
     datasync = files._datasync
     failing(error, "fdatasync")
-    with pytest.raises(SyncFailed, match="not known to be on the disk"):
+    with pytest.raises(SyncFailed, match="not known to be on the disk") as failed:
         file.append(b"first\n", sync=True)
+    assert "mend the disk" in str(failed.value.hint)
     monkeypatch.setattr(files, "_datasync", datasync)
     for sync in (True, False):
-        with pytest.raises(SyncFailed):
+        with pytest.raises(SyncFailed, match="an earlier sync failed") as refused:
             file.append(b"second\n", sync=sync)
+        assert "mend the disk" in str(refused.value.hint)
     file.close()
     assert b"second" not in (tmp_path / "journal").read_bytes()
 
@@ -124,6 +128,7 @@ def test_a_journal_taken_away_by_an_agent_is_noticed(tmp_path, what):
 def test_a_closed_file_takes_nothing_that_another_descriptor_would_get(tmp_path):
     file = files.SyncedFile(str(tmp_path / "journal"))
     file.close()
+    file.close()  # nor does another close of it close that one
     with (tmp_path / "other").open("wb"), pytest.raises(SyncFailed):  # it has the number of the closed one
         file.append(b"line\n", sync=False)
     assert (tmp_path / "other").read_bytes() == b""
@@ -148,6 +153,74 @@ def test_a_long_text_is_appended_whole_though_the_system_takes_it_in_pieces(tmp_
     files.append(str(tmp_path / "step.md"), b"0123456789" * 10)
     files.append(str(tmp_path / "step.md"), b"0123456789" * 10, sync=True)
     assert (tmp_path / "step.md").read_bytes() == b"0123456789" * 20
+
+
+def test_what_is_appended_is_synced_for_who_asks_and_for_nobody_else(tmp_path, monkeypatch):
+    """An order that its giver believes in must be on the disk; a note of each step need not wait for it."""
+    synced: list[str] = []
+    recording = FailingOs(0)
+    recording.fsync = lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}"))  # type: ignore[attr-defined]
+    monkeypatch.setattr(files, "os", recording)
+    files.append(str(tmp_path / "step.md"), b"note")
+    assert synced == []
+    files.append(str(tmp_path / "requests"), b"order", sync=True)
+    files.sync_file(str(tmp_path / "step.md"))
+    assert synced == [str(tmp_path / "requests"), str(tmp_path / "step.md")]
+
+
+def test_a_log_goes_on_where_it_was_and_to_nowhere_when_it_cannot_be_had(tmp_path):
+    (tmp_path / "log").write_bytes(b"before ")
+    for path in (tmp_path / "log", tmp_path / "not there" / "log"):
+        fd = files.open_log(str(path))
+        assert os.write(fd, b"after") == 5
+        os.close(fd)
+    assert (tmp_path / "log").read_bytes() == b"before after"
+
+
+def test_files_of_ours_can_be_read_by_others_and_run_by_nobody(tmp_path):
+    mask = os.umask(0)
+    try:
+        files.append(str(tmp_path / "appended"), b"")
+        files.replace(str(tmp_path / "replaced"), b"", sync=False)
+    finally:
+        os.umask(mask)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o644, 0o644]
+
+
+def test_too_many_open_files_are_said_to_be_that(tmp_path, failing):
+    failing(errno.EMFILE, "open")
+    for call in (files.SyncedFile, files.sync_file, files.lock_directory):
+        with pytest.raises(Exhausted, match="too many files open"):
+            call(str(tmp_path))
+
+
+def test_no_call_leaves_a_descriptor_open_whether_it_succeeds_or_fails(tmp_path, failing, monkeypatch):
+    """A supervisor makes thousands of them: it would end with too many files open, and others would keep a lock."""
+    path = str(tmp_path / "task.md")
+
+    def closed_twice() -> None:
+        file = files.SyncedFile(path)
+        file.close()
+        file.close()
+
+    before = os.listdir("/proc/self/fd")
+    for error in (None, errno.EIO):
+        if error is not None:
+            failing(error, "write", "fsync", "rename")
+            monkeypatch.setattr(fcntl, "flock", files.os._fail)
+        for call in (
+            closed_twice,
+            lambda: files.append(path, b"x", sync=True),
+            lambda: files.replace(path, b"x", sync=True),
+            lambda: files.exchange(path, b"y", expected=b"x", sync=True),
+            lambda: files.sync_file(path),
+            lambda: files.sync_directory(str(tmp_path)),
+            lambda: list(files.sweep(str(tmp_path))),
+            lambda: os.close(files.lock_directory(str(tmp_path)) or -1),
+        ):
+            with contextlib.suppress(OSError):
+                call()
+            assert os.listdir("/proc/self/fd") == before
 
 
 # -- replacing -----------------------------------------------------------------------------------------------------
@@ -182,8 +255,9 @@ def test_an_exchange_that_the_disk_does_not_take_throws_nothing_away(tmp_path, m
     path = tmp_path / "task.md"
     path.write_bytes(b"an edit")
     monkeypatch.setattr(files, "_renameat2", lambda *_: ctypes.set_errno(error) or -1)
-    with pytest.raises(OSError, match=os.strerror(error)):
+    with pytest.raises(OSError, match=os.strerror(error)) as failed:
         files.exchange(str(path), b"new", expected=b"old", sync=True)
+    assert (failed.value.errno, failed.value.filename) == (error, str(path))
     assert path.read_bytes() == b"an edit"
     assert temporaries(tmp_path) == []
 
@@ -230,7 +304,7 @@ def test_what_a_killed_holder_left_at_the_temporarys_place_is_no_obstacle(tmp_pa
     assert [content for _, content in files.sweep(str(tmp_path))] == ([b"torn"] if left == "file" else [])
     assert temporaries(tmp_path) == []
     if left == "directory":
-        assert [p.read_text() for p in tmp_path.glob("*/somebody's")] == ["kept"]
+        assert (tmp_path / "task.md.damaged-replaced" / "somebody's").read_text() == "kept"
 
 
 # -- exchanging ----------------------------------------------------------------------------------------------------
@@ -245,7 +319,9 @@ def test_an_edit_saved_since_the_last_look_is_handed_back_and_not_lost(tmp_path)
     assert temporaries(tmp_path) == []
 
 
-def test_an_edit_still_being_saved_is_read_until_it_is_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pieces", [1, 2, 30])
+def test_an_edit_still_being_saved_is_read_until_it_is_whole(tmp_path, monkeypatch, pieces):
+    """One that never is does not hold up the worker for more than two seconds."""
     path = tmp_path / "task.md"
     path.write_bytes(b"half")
     saving = path.open("ab", buffering=0)
@@ -253,12 +329,25 @@ def test_an_edit_still_being_saved_is_read_until_it_is_whole(tmp_path, monkeypat
 
     def nap(seconds: float) -> None:
         naps.append(seconds)
-        if len(naps) == 1:
-            saving.write(b" and the rest")
+        if len(naps) <= pieces:
+            saving.write(b"+")
+        os.utime(saving.fileno(), (2**32, 2**32))  # just now, however slow this machine is
 
+    os.utime(path, (2**32, 2**32))
     monkeypatch.setattr(files.time, "sleep", nap)
-    assert files.exchange(str(path), b"ours", expected=b"x", sync=False) == b"half and the rest"
+    assert files.exchange(str(path), b"ours", expected=b"x", sync=False) == b"half" + b"+" * min(pieces, 20)
+    assert naps == [0.1] * min(pieces + 1, 20)
     saving.close()
+
+
+def test_what_is_not_there_or_is_only_a_link_is_not_waited_for(tmp_path):
+    assert files.unsettled_seconds(str(tmp_path / "none")) == 0
+    (tmp_path / "file").write_bytes(b"")
+    os.utime(tmp_path / "file", (2**32, 2**32))
+    assert files.unsettled_seconds(str(tmp_path / "file")) == 0.1
+    (tmp_path / "link").symlink_to("file")
+    os.utime(tmp_path / "link", (1, 1), follow_symlinks=False)
+    assert files.unsettled_seconds(str(tmp_path / "link")) == 0
 
 
 @pytest.mark.parametrize("error", [errno.EACCES, errno.EIO], ids=lambda e: errno.errorcode[e])
@@ -272,7 +361,7 @@ def test_an_edit_that_cannot_be_read_when_it_is_displaced_is_set_aside_and_not_d
     monkeypatch.setattr(files, "read", closed)
     assert files.exchange(str(path), b"ours", expected=b"x", sync=True) is None
     assert path.read_bytes() == b"ours"
-    assert [p.read_bytes() for p in tmp_path.glob("task.md.damaged-*")] == [b"edited by a person"]
+    assert (tmp_path / "task.md.damaged-replaced").read_bytes() == b"edited by a person"
     assert temporaries(tmp_path) == []
 
 
@@ -343,6 +432,44 @@ def test_without_an_exchange_the_new_content_is_there_and_nothing_is_claimed(tmp
     assert (tmp_path / "task.md").read_bytes() == b"ours"
 
 
+def test_where_the_system_has_no_exchange_the_new_content_is_there_and_nothing_is_claimed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_renameat2", False)
+    (tmp_path / "task.md").write_bytes(b"old")
+    assert files.exchange(str(tmp_path / "task.md"), b"ours", expected=b"x", sync=True) is None
+    assert (tmp_path / "task.md").read_bytes() == b"ours"
+    assert temporaries(tmp_path) == []
+
+
+def test_a_file_of_the_working_directory_is_exchanged_like_any_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.md").write_bytes(b"old")
+    assert files.exchange("task.md", b"ours", expected=b"old", sync=True) == b"old"
+    assert (tmp_path / "task.md").read_bytes() == b"ours"
+
+
+def test_what_is_set_aside_gets_a_name_of_its_own(tmp_path):
+    found = []
+    for number in range(3):
+        (tmp_path / "x").write_bytes(b"%d" % number)
+        found.append(files.set_aside(str(tmp_path / "x"), "stamp"))
+    assert found == [str(tmp_path / f"x.damaged-stamp{end}") for end in ("", "-2", "-3")]
+    assert [Path(name).read_bytes() for name in found] == [b"0", b"1", b"2"]
+
+
+def test_a_thousand_damaged_copies_or_temporaries_are_too_many_and_it_is_said_which(tmp_path):
+    path = tmp_path / "task.md"
+    path.write_bytes(b"old")
+    for number in range(1, 1000):
+        (tmp_path / ("task.md.damaged-x" + (f"-{number}" if number > 1 else ""))).touch()
+        (tmp_path / (files.TEMPORARY + (f"{number}-" if number > 1 else "") + "task.md")).touch()
+    with pytest.raises(Damaged, match=r"task\.md: a thousand damaged copies") as copies:
+        files.set_aside(str(path), "x")
+    with pytest.raises(Damaged, match=r"task\.md: a thousand temporaries") as left:
+        files.replace(str(path), b"new", sync=False)
+    assert [str(error.value.hint)[:6] for error in (copies, left)] == ["remove", "remove"]
+    assert path.read_bytes() == b"old"
+
+
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +534,7 @@ def test_temporaries_of_a_killed_holder_are_swept_and_their_content_handed_over(
     (tmp_path / (files.TEMPORARY + "dir")).mkdir()
     (tmp_path / (files.TEMPORARY + "link")).symlink_to("task.md")
     (tmp_path / "work.txt").write_bytes(b"the work's own")
-    swept = list(files.sweep(str(tmp_path), str(tmp_path / "not there")))
+    swept = list(files.sweep(str(tmp_path / "not there"), str(tmp_path), str(tmp_path / "not there")))
     assert [content for _, content in swept] == [b"an edit, displaced in the moment of the kill"]
     assert not os.path.exists(swept[0][0])
     assert (tmp_path / "task.md").read_bytes() == b"ours"
@@ -496,3 +623,55 @@ def test_a_lock_held_for_a_moment_by_who_only_looks_is_waited_for_and_refuses_no
     lock = files.lock_patiently(str(tmp_path))
     assert lock is not None
     os.close(lock)
+
+
+def test_a_lock_that_is_not_given_back_is_waited_for_a_second_and_no_longer(tmp_path, monkeypatch):
+    held = files.lock_directory(str(tmp_path))
+    assert held is not None
+    naps: list[float] = []
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            return sum(naps)
+
+        sleep = staticmethod(naps.append)
+
+    monkeypatch.setattr(files, "time", Clock)
+    assert files.lock_patiently(str(tmp_path), 0.0) is None
+    assert naps == []
+    assert files.lock_patiently(str(tmp_path)) is None
+    assert sum(naps) == pytest.approx(1.0, abs=0.1)
+    assert max(naps) <= 0.1
+    os.close(held)
+
+
+def test_the_lock_of_a_directory_that_is_none_any_more_is_not_taken(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        files.lock_directory(str(tmp_path / "file"))
+    with pytest.raises(NotADirectoryError):
+        files.sync_directory(str(tmp_path / "file"))
+    (tmp_path / "task").mkdir()
+    flock = fcntl.flock
+
+    def replaced(fd: int, how: int) -> None:
+        (tmp_path / "task").rename(tmp_path / "moved")
+        (tmp_path / "task").mkdir()
+        flock(fd, how)
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(fcntl, "flock", replaced)
+    with pytest.raises(FileNotFoundError, match="replaced in this moment") as gone:
+        files.lock_directory(str(tmp_path / "task"))
+    assert gone.value.errno == errno.ENOENT
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_lock_refused_leaves_nothing_open(tmp_path):
+    held = files.lock_directory(str(tmp_path))
+    assert held is not None
+    before = os.listdir("/proc/self/fd")
+    assert files.lock_directory(str(tmp_path)) is None
+    assert os.listdir("/proc/self/fd") == before
+    os.close(held)

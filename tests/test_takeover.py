@@ -17,7 +17,7 @@ from conftest import Ledger
 from desk import Desk
 
 from orchestrator import Coordinator, files, identity, recovery, store
-from orchestrator.core.model import Outcome, StepStatus
+from orchestrator.core.model import Outcome, StepId, StepStatus
 from orchestrator.errors import Damaged
 from orchestrator.store import look
 from orchestrator.takeover import continue_attempt, take_over
@@ -46,6 +46,35 @@ def test_a_torn_or_holed_tail_is_cut_off_before_anything_is_added(desk: Desk, ta
     reading = store.read_journal(desk.where)
     assert (reading.torn, reading.damaged) == (0, ())
     assert look(desk.where).snapshot.steps["b"].status is StepStatus.DONE
+
+
+def test_a_journal_cut_off_anywhere_loses_nothing_that_the_step_files_prove_and_no_run_id_comes_twice(
+    root: Path,
+) -> None:
+    """Also when whole attempts are gone: what they did is not done again, and their names are not used again."""
+    for kept in range(1, 100):
+        desk = Desk(root)
+        for step in ("c", "b"):
+            desk.task.begin_attempt(token="t")
+            desk.run(step)
+        path = Path(desk.where.journal)
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(lines[:kept]))
+        before = {entry["run"] for entry in desk.task.entries()}
+        task = desk.next_holder()
+        for snapshot in (task.snapshot, look(desk.where).snapshot):
+            done = {label: (step.status.value, step.result, step.by_hand) for label, step in snapshot.steps.items()}
+            assert done == {label: ("done", label, False) for label in "abc"}, f"{kept} of {len(lines)} lines"
+            assert snapshot.ignored == 0
+        task.begin_attempt(token="t")
+        assert look(desk.where).snapshot.attempt_number == 4
+        assert task.run not in before
+        task.plan([StepId("d")])
+        desk.run("d")
+        assert look(desk.where).snapshot.steps["d"].result == "d"
+        desk.close()
+        if kept == len(lines):
+            return
 
 
 def test_what_lay_in_the_middle_of_a_damaged_journal_is_kept_beside_it(desk: Desk) -> None:

@@ -23,7 +23,7 @@ Kinds and what they carry beside `run`, `seq`, `at` and `kind` (a step is named 
     redo         step, why                               a person reopened a step (and with it an ended task)
     end          outcome, announcement                   the task has ended
     closed       outcome, announcement?, exit?, …        the attempt has ended; an attempt without it died
-    rebuilt      generation, attempt                     the log was lost and made again from the face
+    rebuilt      generation, attempt, after?             the log was lost, or its lines after run `after`; made again
     deaths       deaths                                  of a rebuilt log: attempts that had died in a row
 """
 

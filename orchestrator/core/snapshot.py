@@ -112,8 +112,11 @@ class Snapshot:
         parsed = parse_run(run)
         if parsed is None:
             return True
-        if entry["kind"] == "rebuilt":
-            return self.lines > 0
+        if entry["kind"] == "rebuilt":  # the first line, or of a holder who found that those after `after` are lost
+            if self.lines and entry.get("after") != self.current:
+                return True
+            self.current = run
+            return False
         _, generation, number = parsed
         newest = number > self.attempt_number if begins else not self.attempts and number == self.attempt_number
         if generation != self.generation or not newest:
@@ -278,7 +281,6 @@ def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bo
 
 
 def _rebuilt(snapshot: Snapshot, entry: Entry) -> None:
-    snapshot.current = ""
     snapshot.generation = str(entry["generation"])
     snapshot.attempt_offset = int(entry.get("attempt", 0))
 

@@ -327,6 +327,21 @@ def test_a_line_of_before_the_journal_was_lost_does_not_count() -> None:
     assert list(log.snapshot.steps) == ["a"]
 
 
+def test_who_found_lines_lost_goes_on_under_a_new_generation_and_says_after_which(log: Log) -> None:
+    old = log.run
+    log.running("a")
+    for after in (f"{TASK}.0", "", None):
+        assert not log.line("rebuilt", run=_generation_run("aaaa", 3), generation="aaaa", attempt=3, after=after)
+    log.run = _generation_run("aaaa", 3)
+    log("rebuilt", generation="aaaa", attempt=3, after=old).commit("a")
+    assert (log.snapshot.generation, log.snapshot.attempt_number, log.snapshot.lines) == ("aaaa", 3, 5)
+    assert not log.line("rebuilt", generation="aaaa", attempt=9, after=log.run), "once"
+    assert not log.line("commit", run=old, step="b", status="done")
+    assert not log.line("attempt", run=f"{TASK}.4")
+    log.run = _generation_run("aaaa", 4)
+    assert log("attempt").snapshot.attempt_number == 4
+
+
 def _generation_run(generation: str, number: int) -> str:
     return names.run_id(TASK, number, generation)
 
