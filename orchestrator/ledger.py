@@ -32,8 +32,7 @@ class Ledger:
     def _newest_run(self) -> str:
         """The last attempt; none of a journal that lost lines, and counts under a new generation since."""
         last = self.snapshot.attempt
-        parsed = names.parse_run(last.run) if last is not None else None
-        if last is not None and parsed is not None and parsed[1] == self.snapshot.generation:
+        if last is not None and last.run == self.snapshot.current:
             return last.run
         return self._run_of(self.snapshot.attempt_number)
 

@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import files, identity
@@ -116,9 +116,9 @@ class Look:
     snapshot: Snapshot
     face: Checklist | None
     reading: journal.Reading | None
-    damage: list[str] = field(default_factory=list)
-    heading: str | None = None  #: the title, when the face was not parsed
-    lost: bool = False  #: the journal is: all this is told by the face, as the next holder makes it again
+    damage: list[str]
+    heading: str | None  #: the title, when the face was not parsed
+    lost: bool  #: the journal is: all this is told by the face, as the next holder makes it again
 
     @property
     def task_id(self) -> str:
@@ -338,7 +338,7 @@ def told(where: Paths) -> Announcement | None:
     An end whose worker died before it closed counts as well, when nobody is there to write the rest.
     """
     lines = last_lines(where)
-    if lines and lines[-1]["kind"] not in ("closed", "end") and not lock_is_free(where):
+    if lines and lines[-1]["kind"] != "closed" and not lock_is_free(where):
         return None
     seen = look(where)
     if seen.snapshot.unclosed is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -234,6 +235,7 @@ def test_damage_is_named_and_never_taken_for_empty(desk: Desk) -> None:
         ("# Task: a title\n", "a title"),
         ("\ufeff# Task:   a title  \r\nmore", "a title"),
         ("# Task:\n", None),
+        ("X# Task: a title\n", None),
         ("# Another: heading\n", None),
         ("# Task: " + "x" * 2000, "x" * 1016),
     ],
@@ -243,6 +245,42 @@ def test_a_list_has_the_title_without_reading_the_checklist(desk: Desk, text: st
     found = look(desk.where, with_face=False)
     assert found.face is None
     assert found.title == (title or desk.where.task_id)
+
+
+def test_a_title_with_bad_bytes_is_read_as_far_as_it_goes(desk: Desk) -> None:
+    Path(desk.where.task_md).write_bytes(b"# Task: a \xff title\n")
+    assert look(desk.where, with_face=False).title == "a \ufffd title"
+
+
+@pytest.mark.parametrize(
+    "error, said",
+    [(OSError(errno.EIO, "Input/output error"), "Input/output error"), (OSError("no number"), "no number")],
+)
+def test_what_cannot_be_read_is_said_in_the_words_of_the_system(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
+) -> None:
+    def fails(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(files, "read", fails)
+    for with_face in (True, False):
+        assert store.look(desk.where, with_face=with_face).damage == [
+            f".task/journal.jsonl: {said}",
+            f"task.md: {said}",
+        ]
+
+
+def test_what_is_no_file_is_said_to_be_none(desk: Desk) -> None:
+    os.unlink(desk.where.task_md)
+    os.mkdir(desk.where.task_md)
+    for with_face in (True, False):
+        assert look(desk.where, with_face=with_face).damage == [f"task.md: {desk.where.task_md} is not a regular file"]
+
+
+def test_a_task_md_with_a_nul_in_it_is_damaged_for_a_list_too(desk: Desk) -> None:
+    Path(desk.where.task_md).write_bytes(b"# Task: a\0 title\n[start done]\n")
+    for with_face in (True, False):
+        assert look(desk.where, with_face=with_face).damage == ["task.md is empty or unreadable"]
 
 
 def test_the_title_is_that_of_the_checklist(desk: Desk) -> None:
@@ -266,6 +304,51 @@ def test_a_row_counts_the_steps_and_an_ended_task_is_told_by_its_last_lines(desk
     assert end is not None
     assert store.row(where).at == end["at"]
     assert [row.id for row in store.rows(str(root))] == [where.task_id]
+
+
+def test_a_list_reads_no_checklist_and_of_what_has_ended_only_the_last_lines(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reads(*_: object, **_how: object) -> None:
+        raise AssertionError("it costs too much for thousands")
+
+    before = store.row(desk.where)
+    monkeypatch.setattr(store, "read_face", reads)
+    assert store.row(desk.where) == before
+    ended(desk)
+    monkeypatch.setattr(store, "look", reads)
+    assert store.row(desk.where).state == "completed"
+
+
+def test_a_task_of_which_nothing_is_done_has_none_in_its_row(desk: Desk, root: Path) -> None:
+    where, lock = workspace.create(str(root), TaskSpec("new", "python", "m:f"), time.time)
+    os.close(lock)
+    assert (store.row(where).done, store.row(where).total) == (0, 0)
+    run = {"run": f"{desk.where.task_id}.1", "at": "then"}
+    for announcement, expected in (({"name": "n", "steps": {"skipped": 2}}, (0, 2)), ({}, (0, 0)), (None, (0, 0))):
+        end = {**run, "seq": 2, "kind": "end", "outcome": "completed", "announcement": announcement}
+        lines = [{**run, "seq": 1, "kind": "attempt"}, end, {**run, "seq": 3, "kind": "closed", "outcome": "completed"}]
+        Path(desk.where.journal).write_bytes(b"".join(map(journal.encode, lines)))
+        assert (store.row(desk.where).done, store.row(desk.where).total) == expected
+        assert store.row(desk.where).state == "completed"
+
+
+def test_the_tail_is_the_last_64_KiB_and_what_does_not_fit_says_nothing(desk: Desk) -> None:  # noqa: N802
+    run, path = desk.where.task_id, Path(desk.where.journal)
+
+    def padded(size: int, *lines: dict[str, Any]) -> bytes:
+        """Lines of `size` bytes in all."""
+        missing = size - len(b"".join(map(journal.encode, [{**lines[0], "text": ""}, *lines[1:]])))
+        return b"".join(map(journal.encode, [{**lines[0], "text": "x" * missing}, *lines[1:]]))
+
+    old = [{"run": f"{run}.1", "seq": n, "kind": kind} for n, kind in ((8, "end"), (9, "closed"))]
+    for size, told in ((65_536, 2), (65_537, 0)):
+        path.write_bytes(journal.encode({"run": f"{run}.1", "seq": 1, "kind": "x"}) + padded(size, *old))
+        assert len(store.last_lines(desk.where)) == told
+    new = {"run": f"{run}.2", "seq": 1, "kind": "attempt"}
+    for size, told in ((65_535, 0), (65_536, 0), (65_537, 2)):  # where the line of the newest attempt is not whole
+        path.write_bytes(journal.encode({"run": f"{run}.1", "seq": 1, "kind": "x"}) + padded(size, new, *old))
+        assert len(store.last_lines(desk.where)) == told
 
 
 def test_an_end_with_anything_behind_it_is_not_told_by_the_tail(desk: Desk) -> None:
@@ -309,6 +392,28 @@ def test_the_result_of_a_task_is_read_as_it_was_written(desk: Desk) -> None:
     assert json.loads(Path(desk.where.results, "result.json").read_text("utf-8")) == {"ü": [1, None]}
 
 
+def test_a_result_may_be_whole_when_it_is_a_file_of_the_size_that_its_end_says(desk: Desk) -> None:
+    desk.task.make(desk.where.results)
+    path = Path(desk.where.results, "result.json")
+    assert not store.result_may_be_whole(desk.where, {})
+    for data, size, whole in (
+        (b"1", None, True),
+        (b"1", 1, True),
+        (b"1", 2, False),
+        (b"", None, False),
+        (b"", 0, False),
+    ):
+        path.write_bytes(data)
+        assert store.result_may_be_whole(desk.where, {} if size is None else {"result_bytes": size}) is whole
+    path.write_bytes(b"1")
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+    assert not store.result_may_be_whole(desk.where, {})
+    path.unlink()
+    path.mkdir()
+    assert not store.result_may_be_whole(desk.where, {})
+
+
 # -- what is told to who waits ---------------------------------------------------------------------------------------
 
 
@@ -331,6 +436,16 @@ def test_what_waits_for_a_person_is_told_once_its_attempt_is_closed(desk: Desk) 
     said = desk.task.announcement(Outcome.QUESTION, "it asks")
     desk.task.wait_for_person(said)
     assert store.told(desk.where) == said
+
+
+def test_what_waits_for_a_person_is_told_also_behind_an_order_when_nobody_works_on_it(desk: Desk) -> None:
+    said = desk.task.announcement(Outcome.QUESTION, "it asks")
+    desk.task.wait_for_person(said)
+    desk.task.record("handled", sync=True, request="r", verb="pause", refused="no")
+    assert store.told(desk.where) is None, "whoever holds it may be about to begin"
+    os.close(desk._lock)
+    assert store.told(desk.where) == said
+    desk._lock = os.open(os.devnull, os.O_RDONLY)
 
 
 def test_nothing_is_told_of_a_task_that_goes_on_whoever_holds_it(desk: Desk) -> None:
@@ -356,11 +471,11 @@ def test_an_end_is_told_when_the_guard_is_gone_and_at_last_without(desk: Desk, m
         @staticmethod
         def sleep(seconds: float) -> None:
             slept.append(seconds)
-            now[0] += seconds
+            now[0] += 0.5
 
     monkeypatch.setattr(store, "time", Clock)
     assert store.told(desk.where) is not None
-    assert sum(slept) == pytest.approx(2.0, abs=0.1)
+    assert slept == [0.005] * 4, "two seconds, in small steps"
     slept.clear()
     monkeypatch.setattr(identity, "alive", lambda who: None)
     assert store.told(desk.where) is not None
@@ -398,6 +513,27 @@ def test_a_spec_with_bad_bytes_is_damage_and_stops_nobody(desk: Desk) -> None:
     Path(desk.where.spec).write_bytes(b"name: \xff\nkind: [")
     with pytest.raises(Damaged):
         store.read_spec(desk.where)
+
+
+@pytest.mark.parametrize("what", ["closed to us", "a directory"])
+def test_a_spec_that_cannot_be_read_is_named_with_the_way_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "a directory":
+        os.unlink(desk.where.spec)
+        os.mkdir(desk.where.spec)
+        said, hint = f"{desk.where.spec} is not a regular file", f"orchestrator adopt {desk.where.task_id}"
+    else:
+
+        def closed(path: str, _limit: int) -> bytes:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+        monkeypatch.setattr(files, "read", closed)
+        said, hint = f"{desk.where.spec} may not be read", f"chmod u+rw {desk.where.spec}"
+    with pytest.raises(Damaged) as refused:
+        store.read_spec(desk.where)
+    assert refused.value.what == said
+    assert hint in str(refused.value.hint)
 
 
 def test_a_request_is_one_whole_line_between_two_newlines(desk: Desk) -> None:

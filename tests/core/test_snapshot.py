@@ -202,6 +202,40 @@ def test_an_attempt_says_how_its_processes_are_found(log: Log) -> None:
     assert log.snapshot.last_at == "at 5"
 
 
+def test_an_attempt_says_in_which_directory_it_was_begun(log: Log) -> None:
+    assert log.snapshot.attempts[-1].place is None
+    assert log.attempt(2, place=17).snapshot.attempts[-1].place == 17
+
+
+def test_the_time_between_an_end_and_the_attempt_after_it_is_none_of_the_work(log: Log) -> None:
+    assert (Snapshot().idle, log.snapshot.idle) == (0.0, 0.0)
+    log("end", outcome="failed", at="2026-01-01T00:00:00.000Z").order("retry")
+    assert log.snapshot.ended == "2026-01-01T00:00:00.000Z"
+    log.attempt(2, at="2026-01-01T00:00:05.000Z").attempt(3, at="2026-01-01T00:00:09.000Z")
+    assert (log.snapshot.idle, log.snapshot.ended) == (5.0, "")
+
+
+def test_what_was_announced_last_is_known_by_its_run(log: Log) -> None:
+    assert log.snapshot.announced == ""
+    log("closed", outcome="crashed")
+    assert log.snapshot.announced == ""
+    log.attempt(2)("closed", outcome="question", announcement={"status": "question"})
+    log.attempt(3)("closed", outcome="crashed")
+    assert log.snapshot.announced == f"{TASK}.2"
+    log.attempt(4)("end", outcome="failed")
+    assert log.snapshot.announced == f"{TASK}.4"
+
+
+def test_a_line_of_a_person_is_the_step_that_begins_under_its_name(log: Log) -> None:
+    """A person writes only the name; which step that is, with its key, the skill says when it comes there."""
+    log("plan", steps=[{"step": "X", "by_hand": True}, {"step": "Y"}])
+    log.running("X", name="X", key="k").running("Y", name="Y", key="k")
+    assert (log.step("X").id, log.step("X").foreign) == (StepId("X", 1, "k"), False)
+    assert log.snapshot.labels == {StepId("X", 1, "k"): "X", StepId("Y"): "Y"}
+    log.running("X", 2, name="X", key="other")
+    assert log.snapshot.labels == {StepId("X", 1, "k"): "X", StepId("Y"): "Y"}
+
+
 def test_an_attempt_that_did_not_close_has_died(log: Log) -> None:
     log.attempt(2).attempt(3)
     assert [a.closed for a in log.snapshot.attempts] == ["lost", "lost", None]

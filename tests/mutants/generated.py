@@ -20,7 +20,7 @@ PLAN: dict[str, tuple[tuple[str, ...], ...]] = {
     "core/lifecycle": (_FOLD, ("tests/test_budget.py", "tests/test_cut_off.py")),
     "core/snapshot": (_FOLD, ("tests/test_store.py", *_HOLDER, "tests/test_steering.py")),
     "files": (("tests/test_files.py",), (*_HOLDER, "tests/test_hand_edits.py")),
-    "ledger": (_HOLDER, ("tests/test_hand_edits.py", "tests/test_rebuild.py")),
+    "ledger": (("tests/test_ledger.py",), _HOLDER, ("tests/test_hand_edits.py", "tests/test_rebuild.py")),
     "store": (("tests/test_store.py",), (*_HOLDER, "tests/test_rebuild.py")),
 }
 
