@@ -36,7 +36,7 @@ def wrongs(where: Paths, snapshot: Snapshot) -> list[Wrong]:
     found += [Wrong(f"{_short(where, where.requests)} cannot be read")] if not _is_text(where.requests) else []
     for state in snapshot.steps.values():
         found += _of_step(where, state)
-    return found + _of_result(where, snapshot)
+    return found + result_wrongs(where, snapshot)
 
 
 def unread_requests(where: Paths) -> int:
@@ -59,7 +59,8 @@ def _of_step(where: Paths, state: StepState) -> Iterator[Wrong]:
         yield Wrong(f"the result of step {state.label!r} is lost: {state.result_file} is not what was committed", again)
 
 
-def _of_result(where: Paths, snapshot: Snapshot) -> list[Wrong]:
+def result_wrongs(where: Paths, snapshot: Snapshot) -> list[Wrong]:
+    """Whether the result of an ended task is not the one that it gave; at most one."""
     end = snapshot.end or {}
     if not (end.get("announcement") or {}).get("result") or _is_whole(where, end):
         return []

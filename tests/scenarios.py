@@ -264,7 +264,7 @@ def _of_task(where: Paths) -> dict[str, Any]:
     entries = store.read_journal(where).entries
     commits = Counter(f"{e['step']}: {e['status']}" for e in entries if e["kind"] == "commit")
     return {
-        "task.md": _neutral(where, Path(where.task_md).read_text("utf-8")),
+        "task.md": _neutral(where, Path(where.task_md).read_text("utf-8", "replace")),
         "state": seen.state,
         "damage": seen.damage,
         "steps": {label: _of_step(where, state) for label, state in seen.snapshot.steps.items()},
@@ -290,7 +290,7 @@ def _of_step(where: Paths, state: Any) -> list[Any]:
 
 def _of_step_file(path: Path) -> Any:
     """How the step's file says that it stands."""
-    found = stepfile.parse(path.read_text("utf-8"))
+    found = stepfile.parse(path.read_text("utf-8", "replace"))
     return [found.heading, found.checkpoints[-1].status if found.checkpoints else None]
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli_door import DATA, Cli
+from ruining import DAMAGES
 from test_explain import GONE
 
 from orchestrator import doctor, files, recovery, store, workspace
+from orchestrator.cli.show import result_path
 from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
 from orchestrator.core.spec import parse_spec, to_yaml
-from orchestrator.errors import BadSpec
+from orchestrator.errors import BadSpec, Damaged
 from orchestrator.store import Paths
 from orchestrator.takeover import take_over
 
@@ -51,46 +54,8 @@ FILES: dict[str, Callable[[Paths], str]] = {
 }
 
 
-def _instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    def damage(path: Path) -> None:
-        path.unlink()
-        make(path)
-
-    return damage
-
-
-def _full(path: Path) -> None:
-    path.mkdir()
-    (path / "inside").write_text("precious")
-
-
-def _socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        short = Path("/tmp") / f"s{os.getpid()}"
-        made.bind(str(short))
-        shutil.move(short, path)
-
-
-def _hole(path: Path) -> None:
-    data = path.read_bytes()
-    third = len(data) // 3
-    path.write_bytes(data[:third] + b"\0" * third + data[2 * third :])
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "gone": Path.unlink,
-    "cut in half": lambda path: os.truncate(path, path.stat().st_size // 2),
-    "zeroed": lambda path: path.write_bytes(b"\0" * path.stat().st_size),
-    "empty": lambda path: os.truncate(path, 0),
-    "holed": _hole,
-    "a directory": _instead(_full),
-    "a dangling link": _instead(lambda path: path.symlink_to("/nowhere/x")),
-    "a link to another file": _instead(lambda path: path.symlink_to("/etc/passwd")),
-    "a fifo": _instead(os.mkfifo),
-    "a socket": _instead(_socket),
-    "1 GB": lambda path: os.truncate(path, 1 << 30),
-    "UTF-16": lambda path: path.write_bytes(path.read_bytes().decode().encode("utf-16")),
-}
+#: What a file whose owner is root is not kept from by.
+_HARMLESS = {"unreadable"} if os.geteuid() == 0 else set()
 
 
 def _todo(root: Path, where: Paths) -> list[doctor.Finding]:
@@ -129,11 +94,35 @@ def test_whatever_becomes_of_a_file_the_task_keeps_what_was_done_and_others_do_n
         task.close()
         os.close(lock)
         assert recovery.inspect(other) == before
-        if damage == "a directory":
+        if damage == "a full directory":
             (kept,) = Path(where.directory).rglob("inside")
             assert kept.read_text() == "precious"
         shutil.rmtree(where.directory)
     assert store.row(other).state == "interrupted"
+
+
+def test_a_result_that_is_not_what_the_task_gave_is_not_shown_as_such_and_is_made_again(root: Path) -> None:
+    """As a fifo it was waited for; with a bit of it changed it was printed."""
+    for damage, ruin in DAMAGES.items():
+        if damage in _HARMLESS:
+            continue
+        where = build(root, "ended")
+        ruin(Path(FILES["result"](where)))
+        with pytest.raises(Damaged) as refused:
+            result_path(str(root), where.task_id)
+        assert len(refused.value.what.splitlines()) == len(refused.value.hint.splitlines()) == 1, damage
+        _mended(root, where)
+        assert json.loads(Path(result_path(str(root), where.task_id)).read_text()) == {"x": [1, 2]}, damage
+        shutil.rmtree(where.directory)
+
+
+def test_the_result_of_a_task_is_asked_for_and_a_fifo_in_its_place_is_not_waited_for(
+    root: Path, tmp_path: Path
+) -> None:
+    cli, where = Cli(tmp_path, root), build(root, "ended")
+    assert json.loads(cli("result", where.task_id).out) == {"x": [1, 2]}
+    DAMAGES["a fifo"](Path(FILES["result"](where)))
+    cli("result", where.task_id).refuses(DATA, "results/result.json", "orchestrator doctor --fix")
 
 
 def test_a_spec_that_was_cut_at_any_byte_is_never_run_as_if_it_were_whole() -> None:

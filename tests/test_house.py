@@ -112,7 +112,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         *("compose", "config", "errors", "core", "store", "report", "means", "watching", "cli"),
         *("inspection", "doctor", "surroundings", "findings", "clearing", "serving", "strays", "family"),
         *("files", "identity", "containment", "recovery", "workspace", "templates", "skillfiles", "skillinstall"),
-        *("adoption", "repairing", "resolving"),
+        *("adoption", "repairing", "resolving", "damage"),
     ),
     "__init__": ("compose", "config", "coordinator", "core", "errors", "ports", "worker"),
 }

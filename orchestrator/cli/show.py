@@ -149,18 +149,27 @@ def _step_line(step: Any) -> str:
     return f"  {click.style(mark, fg=colour)} {step.label}{click.style(more, fg='bright_black')}"
 
 
+_MADE_AGAIN = "make it again from the journal: orchestrator doctor --fix"
+
+
 def result_path(root: str, task_id: str) -> str:
-    """Where the full result of a task lies. Raises TaskNotFound when it has none."""
+    """Where the full result of a task lies.
+
+    Raises TaskNotFound when it has none, Damaged when what lies there is not what it gave.
+    """
+    from orchestrator import damage  # not for a list
+
     seen = store.look(store.paths(root, task_id))
     said = seen.announcement()
     if said is None:
         raise TaskNotFound(f"{task_id} has not ended: it is {seen.state}", f"wait for it: orchestrator wait {task_id}")
-    path = f"{seen.where.results}/result.json"  # not the path in the announcement: the root may have been moved
-    if said.result is None or not os.path.exists(path):
+    if said.result is None:
         raise TaskNotFound(
             f"{task_id} has no result: {said.summary.splitlines()[0]}", f"see: orchestrator show {task_id}"
         )
-    return path
+    for wrong in damage.result_wrongs(seen.where, seen.snapshot):
+        raise Damaged(f"{task_id}: {wrong.what}", wrong.hint or _MADE_AGAIN)
+    return f"{seen.where.results}/result.json"  # not the path in the announcement: the root may have been moved
 
 
 def lint_path(root: str, path: str, as_json: bool) -> int:

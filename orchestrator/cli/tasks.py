@@ -149,14 +149,14 @@ def logs(task: str, follow: bool, attempt: int | None, stream: str) -> None:
 @click.option("--path", "as_path", is_flag=True, help="Print where it lies instead.")
 def result(task: str, as_path: bool) -> None:
     """Print the full result of a task."""
+    from orchestrator import files
     from orchestrator.cli.show import result_path
 
     path = result_path(root(), task)
     if as_path:
         click.echo(path)
         return
-    with open(path, encoding="utf-8") as file:
-        click.echo(file.read(), nl=False)
+    click.echo(files.read(path, files.JOURNAL_BYTES), nl=False)
 
 
 @command()

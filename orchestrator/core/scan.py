@@ -142,7 +142,7 @@ def _scan(lines: Sequence[str], begin: int, end: int, known: Collection[str]) ->
     scope = Scope(begin, end)
     numbered = iter(enumerate(lines[begin:end], begin))
     for at, line in numbered:
-        if not line:
+        if not line or (line[0].isalnum() and line.isascii() and "[" not in line):  # prose, perhaps a million lines
             continue
         tag = tags.ALONE.get(line)
         if tag is not None:
