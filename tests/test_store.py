@@ -362,7 +362,10 @@ def test_an_end_with_anything_behind_it_is_not_told_by_the_tail(desk: Desk) -> N
 
 
 def test_an_end_closed_by_another_attempt_is_not_told_by_the_tail(desk: Desk) -> None:
-    lines = [{"run": f"{desk.where.task_id}.{n}", "seq": 1, "kind": kind} for n, kind in ((1, "end"), (2, "closed"))]
+    lines = [
+        {"run": f"{desk.where.task_id}.{n}", "seq": 1, "kind": kind, "outcome": "completed"}
+        for n, kind in ((1, "end"), (2, "closed"))
+    ]
     Path(desk.where.journal).write_bytes(b"".join(map(journal.encode, lines)))
     assert store.ended_by_tail(desk.where) is None
     Path(desk.where.journal).write_bytes(
@@ -606,7 +609,9 @@ def test_an_attempt_was_begun_here_by_its_id_and_by_the_number_of_the_directory(
 
 def test_the_tail_of_an_attempt_that_was_replaced_tells_nothing(desk: Desk) -> None:
     run = desk.where.task_id
-    old = [{"run": f"{run}.1", "seq": n, "kind": kind} for n, kind in ((8, "end"), (9, "closed"))]
+    old = [
+        {"run": f"{run}.1", "seq": n, "kind": kind, "outcome": "completed"} for n, kind in ((8, "end"), (9, "closed"))
+    ]
     new = {"run": f"{run}.2", "seq": 1, "kind": "attempt"}
     own = {"run": f"{run}.1", "seq": 1, "kind": "attempt"}
     for lines, told in (([new, *old], []), ([own, *old], old), ([new, {**new, "seq": 2, "kind": "x"}, *old], [])):

@@ -35,6 +35,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core.shape import can_be_told
+
 Entry = Mapping[str, Any]
 
 _MARK = b',"crc":"'
@@ -50,7 +52,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
-    """The entry of one line without its newline, or None when it is not whole."""
+    """The entry of one line without its newline; None when it is not whole, or is none that we could have written."""
     cut = len(line) - _TAIL
     if cut <= 0 or line[cut : cut + len(_MARK)] != _MARK or line[-2:] != b'"}':
         return None
@@ -61,7 +63,8 @@ def decode(line: bytes) -> dict[str, Any] | None:
         entry = _decode(body.decode("ascii") + "}")[0]
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and "kind" in entry and "run" in entry else None
+    whole = isinstance(entry, dict) and "kind" in entry and "run" in entry and can_be_told(entry)
+    return entry if whole else None
 
 
 @dataclass(frozen=True, slots=True)

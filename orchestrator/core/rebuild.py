@@ -90,10 +90,13 @@ def entries(remains: Remains, generation: str, at: str) -> list[dict[str, Any]]:
     return lines.found
 
 
-def by_blocks(step: Step) -> list[tuple[str, dict[str, Any]]]:
-    """The lines, kind and fields, of which the checkpoints of a step are the copies; an open try was cut off."""
+def by_blocks(step: Step, *, begun: bool, open_: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The lines, kind and fields, of which the checkpoints of a step are the copies; an open try was cut off.
+
+    begun, open_: whether the journal knows of a try, and of one whose end it does not tell.
+    """
     lines = _Lines("", "")
-    if lines.by_blocks(step)[0]:
+    if lines.by_blocks(step, begun=begun, open_=open_)[0]:
         lines.add("interrupted", step=step.label, why=CUT_OFF)
     return [(line["kind"], {k: v for k, v in line.items() if k not in _HEAD}) for line in lines.found]
 
@@ -264,16 +267,19 @@ class _Lines:
         if shown in (StepStatus.DONE, StepStatus.SKIPPED, StepStatus.FAILED) and not status.finished:
             self._by_tag(step, shown, status, by_hand)
 
-    def by_blocks(self, step: Step) -> tuple[bool, StepStatus]:
+    def by_blocks(self, step: Step, *, begun: bool = False, open_: bool = False) -> tuple[bool, StepStatus]:
         """Whether a try is left whose end is not told, and the status that the checkpoints give."""
-        open_, status = False, StepStatus.PENDING
+        status = StepStatus.PENDING
         for block in step.blocks:
             if block.status == "running" and open_:
                 self.add("interrupted", step=step.label, when=block.at, why=CUT_OFF)
             kind, fields = _entry(step.label, block)
-            if kind is None:
+            if kind is None or (kind == "redo" and not begun):
                 continue
+            if kind == "raised" and not open_:  # it had begun: else nothing is known of this try a second time
+                self.add("running", when=block.at, step=step.label, **{"try": fields["try"]})
             self.add(kind, when=block.at, **fields)
+            begun = True
             open_ = block.status == "running"
             status = StepStatus(block.status) if block.status in _COMMITS else StepStatus.PENDING
         return open_, status
@@ -312,7 +318,7 @@ def _entry(label: str, block: Checkpoint) -> tuple[str | None, dict[str, Any]]:
     if block.status == "raised" and block.error is not None:
         return "raised", {**fields, "error": block.error.to_json()}
     if block.status == "reopened":
-        return "redo", {"step": label, "why": "it was reopened"}
+        return "redo", {**fields, "why": "it was reopened"}
     if block.status in _COMMITS:
         return "commit", {**fields, **_committed(block)}
     return None, {}

@@ -6,7 +6,7 @@ cut away by somebody. Without this, a step whose commit is lost would be done by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,16 +43,24 @@ def ahead(snapshot: Snapshot, files: Mapping[str, StepFile], attempt: int = 0) -
     for step, (file, blocks) in rebuild.blocks_of(files).items():
         label = snapshot.labels.get(step)
         state = snapshot.steps[label] if label is not None else None
-        later = tuple(block for block in blocks if state is None or _place(block) > _stands(state))
+        later = blocks if state is None else _behind(blocks, _stands(state))
         if not later:
             continue
         found = rebuild.Step(step, label or names.label(step, snapshot.steps), None, later, file)
         if state is None:
             lines.append(("plan", {"steps": [rebuild.said(found)]}))
-        lines += rebuild.by_blocks(found)
+        begun = state is not None and bool(state.tries or state.committed)
+        lines += rebuild.by_blocks(found, begun=begun, open_=state is not None and state.open_run is not None)
         known.append(rebuild.Step(step, found.label, None, blocks, file))
     most = max([attempt, *(rebuild.bounded(block.attempt) for step in known for block in step.blocks)])
     return Ahead(tuple(lines), most, rebuild.deaths(known))
+
+
+def _behind(blocks: Sequence[Checkpoint], stands: tuple[int, int]) -> tuple[Checkpoint, ...]:
+    """The checkpoints behind the last of which the journal knows: a step that was skipped, reopened and skipped again
+    stands where its last one says, though one before it is further."""
+    known = next((i for i in range(len(blocks), 0, -1) if _place(blocks[i - 1]) <= stands), 0)
+    return tuple(blocks[known:])
 
 
 def _place(block: Checkpoint) -> tuple[int, int]:
@@ -60,8 +68,8 @@ def _place(block: Checkpoint) -> tuple[int, int]:
 
 
 def _stands(state: StepState) -> tuple[int, int]:
-    """Where the journal says that the step is; pending without a try is before everything."""
-    if state.status is StepStatus.PENDING and not state.tries:
+    """Where the journal says that the step is; what was never begun is before everything."""
+    if state.status is StepStatus.PENDING and not (state.tries or state.committed):
         return 0, -1
     if state.status is StepStatus.WORKING and state.error is not None:
         return state.tries, 1

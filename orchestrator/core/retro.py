@@ -153,7 +153,8 @@ class _Fold:
         self.alive = self.away = 0.0
 
     def take(self, entry: Entry) -> None:
-        at = _seconds(entry) - self.away
+        moment = _moment(str(entry.get("at", "")))
+        at = self.alive if moment is None else moment - self.away  # a line without a time: none has passed
         if self.retro.outcome and _reopens(entry):
             self.away += at - self.alive
             at = self.alive
@@ -161,11 +162,11 @@ class _Fold:
             self.retro.reopened += 1
         if self.begun is None and entry["kind"] != "created":  # waiting for its first worker is no time of the task
             self.begun = at
-        self.retro.last_at = str(entry["at"])
+        self.retro.last_at = str(entry.get("at", ""))
         kind = str(entry["kind"])
         if kind in _KINDS:
             _KINDS[kind](self, entry, at)
-        elif kind == "plan" or "step" in entry:
+        elif kind in _OF_STEPS:
             self._of_step(entry, at)
         self.alive = at
 
@@ -213,7 +214,7 @@ class _Fold:
     def load(self, entry: Entry, _at: float) -> None:
         self.retro.skill = entry.get("worker") or self.retro.skill
         self.retro.version = entry.get("version")
-        self.retro.loaded_at = str(entry["at"])
+        self.retro.loaded_at = str(entry.get("at", ""))
 
     def end(self, entry: Entry, at: float) -> None:
         retro, outcome = self.retro, str(entry["outcome"])
@@ -263,7 +264,7 @@ class _Fold:
             self._error(step, entry, ended)
         if entry["kind"] == "commit":
             step.status = how
-            step.result_bytes = len(json.dumps(entry["result"])) if entry.get("result") is not None else 0
+            step.result_bytes = _size(entry.get("result"))
             step.output_bytes = sum(int(output["size"]) for output in entry.get("outputs", ()))
 
     def _step(self, label: str) -> StepRetro:
@@ -328,17 +329,29 @@ _KINDS: Mapping[str, Callable[[_Fold, Entry, float], None]] = {
 }
 
 
+#: Lines that tell what became of a step.
+_OF_STEPS = frozenset({"plan", "running", "raised", "interrupted", "commit"})
+
+
+def _size(result: Any) -> int:
+    """Bytes of a result as JSON; 0 for none, and for one nested deeper than can be written again."""
+    try:
+        return len(json.dumps(result)) if result is not None else 0
+    except RecursionError:
+        return 0
+
+
 def _reopens(entry: Entry) -> bool:
     return "refused" not in entry and entry.get("verb", entry["kind"]) in REOPENING
 
 
-def _seconds(entry: Entry) -> float:
-    return _moment(str(entry["at"]))
-
-
-def _moment(text: str) -> float:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+def _moment(text: str) -> float | None:
+    """The time that a line has; None when it has none that can be read."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _end_of_worker(entry: Entry, at: float, alive: float, away: float) -> float:
@@ -346,7 +359,8 @@ def _end_of_worker(entry: Entry, at: float, alive: float, away: float) -> float:
     sign = entry.get("last_sign")
     if not sign and ("exit" in entry or "signal" in entry or entry["outcome"] not in DEATHS):
         return at
-    return max(alive, min(at, _moment(str(sign)) - away)) if sign else alive
+    seen = _moment(str(sign)) if sign else None
+    return alive if seen is None else max(alive, min(at, seen - away))
 
 
 def _how_it_died(entry: Entry) -> str:

@@ -135,7 +135,7 @@ class Snapshot:
         self.labels[step] = label
         self.files[state.file.casefold()] = label
         after = entry.get("after")
-        if after in self.steps:
+        if after in self.steps and after != label:
             self.order.insert(self.order.index(str(after)) + 1, label)
         else:
             self.order.append(label)
@@ -194,7 +194,7 @@ def _running(snapshot: Snapshot, entry: Entry) -> None:
         state.file = str(entry["file"])
         snapshot.files[state.file.casefold()] = state.label
     if state.foreign:  # the line was of this step: of one that is called otherwise, perhaps
-        snapshot.labels.pop(state.id)
+        snapshot.labels.pop(state.id, None)
         state.id, state.foreign = id_of(entry), False
         snapshot.labels[state.id] = state.label
     state.status = StepStatus.WORKING
@@ -317,7 +317,9 @@ def _order_retry(snapshot: Snapshot, _entry: Entry) -> None:
 
 
 def _order_redo(snapshot: Snapshot, entry: Entry) -> None:
-    snapshot.step_of(entry).reopen()
+    state = snapshot.step_of(entry)
+    state.tries = int(entry.get("try", state.tries))
+    state.reopen()
     snapshot.redone = snapshot.lines
     _live_on(snapshot)
 

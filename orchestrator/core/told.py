@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +23,9 @@ class Numbers(dict[str, int]):
         """Whether a line of this number was there. One that lies about its number makes no other look like it."""
         if number > self.get(run, 0):
             return False
-        in_gap = any(low < number < high for low, high in self._gaps.get(run, ()))
+        gaps = self._gaps.get(run, [])
+        behind = bisect_left(gaps, (number,))  # those that begin below it; they lie in their order
+        in_gap = behind > 0 and number < gaps[behind - 1][1]
         return not in_gap or (run, number) in self._filled
 
     def add(self, run: str, number: int) -> None:
@@ -95,5 +98,5 @@ def seconds_between(since: str, until: str) -> float:
     """Of two times as the journal has them; 0 when one is not there, or somebody has set the clock back."""
     try:
         return max(0.0, (datetime.fromisoformat(until) - datetime.fromisoformat(since)).total_seconds())
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):  # no times, or only one of them with a zone
         return 0.0

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from orchestrator.core import journal
 
-ENTRIES = [{"run": "task-20260101-000000-001.1", "seq": n, "kind": "commit", "step": f"ü {n}"} for n in (1, 2, 3)]
+ENTRIES = [
+    {"run": "task-20260101-000000-001.1", "seq": n, "kind": "commit", "step": f"ü {n}", "status": "done"}
+    for n in (1, 2, 3)
+]
 LINES = [journal.encode(entry) for entry in ENTRIES]
 bounded = settings(max_examples=200, deadline=None)
 
@@ -103,10 +106,19 @@ def test_a_bad_line_with_good_ones_after_it_is_damage_and_is_left_out() -> None:
     assert journal.read(b"\n" + first + b"x\n" + second + b"y\nz\n").damaged == (1, 3)
 
 
+#: What lines of a kind cannot be without.
+NEEDED = {
+    "plan": {"steps": [{"step": "a"}]},
+    "commit": {"step": "a", "status": "done"},
+    "rebuilt": {"generation": "0a1b2c3d"},
+}
+
+
 def _lines(*lines: tuple[int, int, str]) -> bytes:
     """Lines by attempt, number and kind; a bad one for the kind `bad`."""
     said = (
-        {"run": f"task-20260101-000000-001.{run}", "seq": seq, "at": f"at {seq}", "kind": k} for run, seq, k in lines
+        {"run": f"task-20260101-000000-001.{run}", "seq": seq, "at": f"at {seq}", "kind": k, **NEEDED.get(k, {})}
+        for run, seq, k in lines
     )
     return b"".join(b"x\n" if entry["kind"] == "bad" else journal.encode(entry) for entry in said)
 
