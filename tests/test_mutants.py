@@ -11,6 +11,8 @@ import contextlib
 import dataclasses
 import hashlib
 import random
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,7 +115,9 @@ def test_what_a_mutant_keeps_busy_for_ever_is_ended_and_counts_as_noticed(bench:
     mutant = Mutant("endless", "", "orchestrator/core/journal.py", endless, ("tests/core/test_journal.py",))
     mutant_of_it = trial.judge(bench.try_out(mutant, mutant.tests, 5.0))
     assert (mutant_of_it.outcome, mutant_of_it.by) == ("caught", "(took too long)")
-    assert bench.run(("tests/core/test_journal.py",), 120.0).code == 0
+    with subprocess.Popen([bench.python, "-c", "import signal; signal.pause()"], env={}) as left:  # as a worker is
+        assert bench.run(("tests/core/test_journal.py",), 120.0).code == 0
+        assert left.wait(60) == -signal.SIGKILL
 
 
 def test_a_result_is_judged_by_what_the_tests_said() -> None:

@@ -122,7 +122,9 @@ def test_a_step_has_the_name_number_key_and_file_that_its_line_says(log: Log) ->
 
 
 def test_a_planned_step_may_get_another_file_when_it_begins(log: Log) -> None:
-    log("plan", steps=[{"step": "a"}]).running("a", file="Other.md")
+    log("plan", steps=[{"step": "a"}])
+    assert (log.step("a").attempt, log.step("a").committed, log.step("a").at) == (0, 0, "")
+    log.running("a", file="Other.md")
     assert log.step("a").file == "Other.md"
     assert log.snapshot.files["other.md"] == "a"
 
@@ -305,6 +307,7 @@ def test_a_line_of_a_replaced_attempt_does_not_count(log: Log) -> None:
     old = log.run
     log.running("a").attempt(2)
     before = dataclasses.asdict(log.snapshot)
+    assert before["seq"] == log.snapshot.seq
     assert not log.line("commit", run=old, step="a", status="done")
     assert not log.line("attempt", run=f"{TASK}.0")
     assert log.snapshot.ignored == 2
@@ -318,9 +321,13 @@ def test_a_line_said_twice_counts_once(log: Log) -> None:
     assert not log.line("running", seq=1, step="a", try_=1)
     assert log.step("a").spent == 1
     assert log.line("running", seq=9, step="a", try_=2), "a gap is none of ours to judge"
+    assert not log.line("running", seq=2, step="a", try_=2), "the line before the gap is none of it"
     assert log.line("running", seq=5, step="a", try_=3), "one that lies about its number hides no other"
     assert not log.line("running", seq=5, step="a", try_=4)
     assert not log.line("running", seq=9, step="a", try_=4)
+    assert log.line("running", seq=11, step="a", try_=4)
+    assert log.line("running", seq=10, step="a", try_=5), "nor one that jumps over only one"
+    assert log.attempt(2, seq=2).line("running", seq=1, step="a", try_=6), "nor the very first"
 
 
 def test_a_line_without_a_number_or_of_no_run_does_not_count(log: Log) -> None:
@@ -339,6 +346,8 @@ def test_a_first_line_without_a_number_does_not_count() -> None:
 
 def test_an_attempt_begins_by_a_line_with_a_number_and_only_once(log: Log) -> None:
     assert not Snapshot().apply({"run": f"{TASK}.1", "kind": "attempt"})
+    assert not Log().line("attempt"), "they are counted from 1"
+    assert not log.line("attempt", run="task-20260101-000000-002.1"), "one of another task, of the same number"
     assert not log.line("attempt")
     assert not log.line("rebuilt", generation="x")
     assert (len(log.snapshot.attempts), log.snapshot.generation) == (1, "")
@@ -490,6 +499,7 @@ def test_redo_in_task_md_is_the_same_as_the_order(log: Log) -> None:
 
 def test_a_try_that_runs_while_its_step_is_reopened_is_not_given_back_twice(log: Log) -> None:
     log.running("a").running("a", 2).order("redo", step="a")
+    assert reopened(log.step("a"))
     log("closed", outcome="crashed")
     assert log.step("a").spent == 0
 

@@ -54,7 +54,7 @@ class Bench:
         self.tree = place / "tree"
         shutil.copytree(repository, self.tree, ignore=_LEFT_OUT, symlinks=True)
         (self.tree / "workspaces").mkdir(exist_ok=True)
-        self._python = self._interpreter()
+        self.python = self._interpreter()
         self._written = int(time.time())
         self._mark = uuid.uuid4().hex
         self._server = self._serve()
@@ -65,7 +65,7 @@ class Bench:
     def __exit__(self, *_error: object) -> None:
         self._server.terminate()
         self._server.communicate()
-        end_marked(self._mark)
+        self._end_what_was_started()
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _interpreter(self) -> Path:
@@ -83,7 +83,7 @@ class Bench:
         ours = ("PYTHONPATH", "PYTEST_", "ORCHESTRATOR_")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         return subprocess.Popen(
-            [self._python, self.tree / "tests" / "mutants" / "server.py"],
+            [self.python, self.tree / "tests" / "mutants" / "server.py"],
             cwd=self.tree,
             env={**environment, "CI": "true"},  # property tests try the same examples
             stdin=subprocess.PIPE,
@@ -127,10 +127,14 @@ class Bench:
         }
         print(json.dumps(order), file=self._server.stdin, flush=True)
         said = json.loads(self._server.stdout.readline())
-        end_marked(self._mark)
+        self._end_what_was_started()
         failed = tuple((test, why) for test, why in said["failed"])
         output = (self._place / "log").read_text("utf-8", "replace")
         return Run(said["code"], failed, time.monotonic() - began, output[-4000:])
+
+    def _end_what_was_started(self) -> None:
+        """End all that carries the mark, and what was given another environment but runs our interpreter."""
+        end(self._mark, os.fsencode(self.python), spare=self._server.pid)
 
     @contextlib.contextmanager
     def _changed(self, mutant: Mutant) -> Iterator[None]:
@@ -149,22 +153,26 @@ class Bench:
         os.utime(path, (self._written, self._written))
 
 
-def end_marked(mark: str) -> None:
-    """End every process that carries the mark, until a look finds none."""
+def end(mark: str, program: bytes, *, spare: int) -> None:
+    """End every process with this mark or of this program but one, until a look finds none."""
     wanted = f"{MARK}={mark}".encode()
     deadline = time.monotonic() + 10
-    while (found := list(_marked(wanted))) and time.monotonic() < deadline:
+    while (found := set(_started(wanted, program)) - {spare, os.getpid()}) and time.monotonic() < deadline:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
 
-def _marked(wanted: bytes) -> Iterator[int]:
+def _started(mark: bytes, program: bytes) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
+                if mark in _words(entry / "environ") or program == _words(entry / "cmdline")[0]:
                     yield int(entry.name)
+
+
+def _words(path: Path) -> list[bytes]:
+    return path.read_bytes().split(b"\0")
 
 
 def place_for(number: int, parent: Path) -> Path:

@@ -19,6 +19,7 @@ PLAN: dict[str, tuple[tuple[str, ...], ...]] = {
     "core/journal": (("tests/core/test_journal.py",), _HOLDER),
     "core/lifecycle": (_FOLD, ("tests/test_budget.py", "tests/test_cut_off.py")),
     "core/snapshot": (_FOLD, ("tests/test_store.py", *_HOLDER, "tests/test_steering.py")),
+    "core/told": (_FOLD, ("tests/test_fence.py",)),
     "files": (("tests/test_files.py",), (*_HOLDER, "tests/test_hand_edits.py")),
     "ledger": (("tests/test_ledger.py",), _HOLDER, ("tests/test_hand_edits.py", "tests/test_rebuild.py")),
     "store": (("tests/test_store.py",), (*_HOLDER, "tests/test_rebuild.py")),
