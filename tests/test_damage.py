@@ -16,7 +16,7 @@ from test_explain import GONE
 
 from orchestrator import doctor, files, recovery, store, workspace
 from orchestrator.cli.show import result_path
-from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
+from orchestrator.core.model import Limits, Outcome, StepId, StepSpec, StepStatus, TaskSpec
 from orchestrator.core.spec import parse_spec, to_yaml
 from orchestrator.errors import BadSpec, Damaged
 from orchestrator.store import Paths
@@ -146,6 +146,20 @@ def test_an_argument_comes_back_as_it_was_given(value: str) -> None:
         TaskSpec("x", "python", "a.py:b", args={"a": float("nan")}),
         TaskSpec("x", "python", "a.py:b", env={"A": "\0"}),
         TaskSpec("x", "python", "a.py:b", env={"A=B": "c"}),
+        TaskSpec("x", "python", "a.py:b", env={"": "c"}),
+        TaskSpec("x", "python", "a.py:b", env={"A": "\ud800"}),
+        TaskSpec("x", "python", "a.py:b", args={"a": json.loads("[" * 150 + "]" * 150)}),
+        TaskSpec("x", "steps", "s.yaml", steps=(StepSpec("a\ud800", run=("ls",)),)),
+        TaskSpec("x", "steps", "s.yaml", steps=(StepSpec("a", run=("ls", "\0")),)),
+        TaskSpec("x", "steps", "s.yaml", steps=(StepSpec("a", run=("ls",), timeout=float("inf")),)),
+        TaskSpec("x", "steps", "s.yaml", steps=(StepSpec("a", run=("ls",), timeout=0),)),
+        *(
+            TaskSpec("x", "python", "a.py:b", limits=Limits(**{name: value}))
+            for name in ("attempt_seconds", "grace_seconds", "deaths")
+            for value in (float("inf"), float("nan"), -1)
+        ),
+        TaskSpec("x", "python", "a.py:b", limits=Limits(attempt_seconds=0)),
+        TaskSpec("x", "python", "a.py:b", limits=Limits(deaths=0)),
     ],
 )
 def test_what_no_worker_could_run_is_refused_before_a_task_is_made(root: Path, spec: TaskSpec) -> None:

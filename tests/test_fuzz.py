@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -334,3 +337,113 @@ def test_whatever_the_environment_is_it_gives_a_configuration(environ: dict[str,
     found = config.from_environment(environ)
     assert found.root
     assert {*config.FIXED} <= {name for name, _ in found.environment} <= {*config.FIXED, *environ}
+
+
+# -- time in proportion to the size --------------------------------------------------------------------------------
+
+
+def _lines_of(work: Callable[[], object]) -> int:
+    """How many lines of Python are executed, whatever machine it is."""
+    count, before = 0, sys.gettrace()
+
+    def trace(_frame: FrameType, event: str, _arg: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def _faces(line: bytes) -> Callable[[int], object]:
+    def work(n: int) -> object:
+        data = line * n
+        return canonical.canonical(data), handedit.edits(fold(ENTRIES[:8]), Checklist.parse(data))
+
+    return work
+
+
+def _blocks(make: Callable[[int], Checkpoint], *, face: bool = False) -> Callable[[int], object]:
+    """The journal made again of so many checkpoints, and what of them one that knows none of them lacks."""
+
+    def work(n: int) -> object:
+        made = [make(i) for i in range(n)]
+        step_files = {"a.md": stepfile.parse("# a\n" + "".join(map(stepfile.render_checkpoint, made)))}
+        shown = Checklist.parse(b"".join(b"[pending] %s\n" % cp.name.encode() for cp in made)) if face else None
+        entries = rebuild.entries(Remains(TASK, shown, step_files), "0a1b2c3d", AT)
+        lost = reconcile.ahead(Snapshot(), step_files)
+        return fold(journal.read(b"".join(map(journal.encode, entries))).entries), lost
+
+    return work
+
+
+def _journals(make: Callable[[int, int], dict[str, Any]]) -> Callable[[int], object]:
+    def work(n: int) -> object:
+        begin = {"run": RUN, "seq": 1, "at": AT, "kind": "attempt"}
+        data = journal.encode(begin) + b"".join(journal.encode({"run": RUN, "at": AT, **make(i, n)}) for i in range(n))
+        entries = journal.read(data).entries
+        return fold(entries), retro.analyse(entries)
+
+    return work
+
+
+def _requests(n: int) -> object:
+    snapshot = fold(ENTRIES[:8])
+    forecast = orders.Forecast(TASK, snapshot)
+    for line in [json.dumps({**REQUEST, "id": str(i)}).encode() for i in range(n)]:
+        request = requesting._request(line)
+        if request is not None and request["id"] not in snapshot.handled:
+            orders.handle(forecast, request)
+    return None
+
+
+def _commit(seq: int, step: str) -> dict[str, Any]:
+    return {"seq": seq, "kind": "commit", "step": step, "status": "done"}
+
+
+ADVERSARIES: dict[str, Callable[[int], object]] = {
+    "fences": _faces(b"```\n[working] a\n"),
+    "tags of one name": _faces(b"[pending] a\n"),
+    "opened and closed": _faces(b"[working] a\n[working done] a\n"),
+    "orders to redo": _faces(b"[working done] a\n[redo] a\n"),
+    "a line that numbers itself": _faces(b"[pending] a\n[pending] a (2)\n"),
+    "brackets": _faces(b"[["),
+    "quotes": _faces(b"> > "),
+    "comments that never close": _faces(b"[pending] a\n<!--\n"),
+    "unfinished blocks": lambda n: stepfile.parse("```yaml checkpoint\nname: 1\n" * n),
+    "notes": lambda n: stepfile.escape_note("```\n~~~\n" * n),
+    "steps of one name": _blocks(lambda i: Checkpoint("a", "done", n=i + 1, try_number=1, at=f"{i:09}")),
+    "keys that look alike": _blocks(lambda i: Checkpoint("a", "done", key="k" + " " * i, try_number=1)),
+    "tries of one step": _blocks(lambda i: Checkpoint("a", "running", try_number=i, attempt=i)),
+    "steps that the face shows": _blocks(lambda i: Checkpoint(f"s{i}", "done", try_number=1), face=True),
+    "steps of one name that the face shows": _blocks(lambda i: Checkpoint("a", "done", n=i + 1), face=True),
+    "files that look alike": _blocks(lambda i: Checkpoint("aA"[i % 2] * (i // 2 + 1), "done"), face=True),
+    "numbers with gaps, said twice": _journals(lambda i, n: _commit(2 * (i % (n // 2)) + 3, f"s{i}")),
+    "steps": _journals(lambda i, n: _commit(i + 2, f"s{i}")),
+    "errors": _journals(lambda i, n: {"seq": i + 2, "kind": "raised", "step": f"s{i % 2}", "error": ERROR.to_json()}),
+    "attempts": _journals(lambda i, n: {"run": f"{TASK}.{i + 2}", "seq": 1, "kind": "attempt"}),
+    "bad lines": lambda n: journal.read(b"x\n" * n + JOURNAL),
+    "orders": _requests,
+    "keys of a task": lambda n: routine.parse(text_of(ROUTINE) + "x: y\n" * n),
+}
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+def test_twice_as_much_takes_twice_as_long(adversary: str) -> None:
+    work = ADVERSARIES[adversary]
+    work(4)  # whatever is imported or cached
+    once, twice = (_lines_of(lambda n=n: work(n)) for n in (150, 300))
+    assert twice < 2.05 * once + 500, f"{once} lines for 150, {twice} for 300"
+
+
+def test_what_takes_four_times_as_long_is_noticed() -> None:
+    def squared(n: int) -> None:
+        for _ in range(n):
+            sum(1 for _ in range(n))
+
+    once, twice = (_lines_of(lambda n=n: squared(n)) for n in (150, 300))
+    assert twice >= 2.05 * once + 500

@@ -243,7 +243,8 @@ def _regrouped(data: bytes, found: Checklist, given: Mapping[str, str]) -> bytes
     for field, value in (("title", title), ("status", _status(found).value), ("task_id", task_id)):
         new += [tags.head_line(field, value)] if value else []
     new += ["", "[start done]", *_step_lines(found.steps), *(["[end]"] if found.ended else [])]
-    notes = [note for at, line in enumerate(lines) for note in _note_in(line, own=at in found.own_lines())]
+    own = found.own_lines()
+    notes = [note for at, line in enumerate(lines) for note in _note_in(line, own=at in own)]
     if any(f.code == "torn-line" for f in found.findings) and notes and tags.torn_tag(notes[-1]):
         notes.pop()
     return _joined([*new, *(["", "---", *_without_blank_end(notes)] if any(map(str.strip, notes)) else [])])

@@ -6,7 +6,7 @@ All are made here and read back here; nobody else cuts a name apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 from unicodedata import normalize
 
@@ -86,11 +86,25 @@ def label(step: StepId, taken: Container[str]) -> str:
         base = f"{base} ({display(step.key)})"
     elif step.n > 1:
         base = f"{base} ({step.n})"
-    found, number = base, 1
-    while found in taken:
-        number += 1
-        found = f"{base} #{number}"
-    return found
+    if base not in taken:
+        return base
+    return f"{base} #{_free(lambda number: f'{base} #{number}' in taken)}"
+
+
+def _free(taken: Callable[[int], bool]) -> int:
+    """A number from 2 on that is free while the one before it is taken: the lowest, where they were given in order.
+
+    By halves: a thousand steps whose names look alike need not each ask for those before it.
+    """
+    if not taken(2):
+        return 2
+    low, high = 2, 4
+    while taken(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if taken(middle) else (low, middle)
+    return high
 
 
 def unsaid(step: StepId, label: str) -> dict[str, object]:
@@ -114,11 +128,11 @@ def file_name(label: str, taken: Container[str]) -> str:
         ending = _hash(label)
     if stem.partition(".")[0].rstrip().casefold() in DEVICES:
         stem, ending = f"_{stem}", _hash(label)
-    found, number = _fitted(stem or "step", ending), 1
-    while found.casefold() in taken:
-        number += 1
-        found = _fitted(stem or "step", f"{ending} ({number})")
-    return found
+    found = _fitted(stem or "step", ending)
+    if found.casefold() not in taken:
+        return found
+    number = _free(lambda number: _fitted(stem or "step", f"{ending} ({number})").casefold() in taken)
+    return _fitted(stem or "step", f"{ending} ({number})")
 
 
 def error_fingerprint(error_class: str, type: str, message: str) -> str:

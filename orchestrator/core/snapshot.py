@@ -318,7 +318,7 @@ def _order_retry(snapshot: Snapshot, _entry: Entry) -> None:
 
 def _order_redo(snapshot: Snapshot, entry: Entry) -> None:
     state = snapshot.step_of(entry)
-    state.tries = int(entry.get("try", state.tries))
+    state.tries = max(state.tries, int(entry.get("try", 0)))
     state.reopen()
     snapshot.redone = snapshot.lines
     _live_on(snapshot)
