@@ -41,7 +41,10 @@ LINES: dict[str, dict[str, Any]] = {
     "asked": {"question": "stale", "text": "?"},
     "order": {"steps": ["two", "one"]},
     "redo": {"step": "one", "why": "stale"},
-    "end": {"outcome": "completed", "announcement": {"id": "x", "task": TASK, "name": "n", "status": "completed"}},
+    "end": {
+        "outcome": "completed",
+        "announcement": {"id": "x", "task": TASK, "name": "n", "status": "completed", "summary": "it is done"},
+    },
     "closed": {"outcome": "crashed"},
     "rebuilt": {"generation": "cafe", "attempt": 40},
     "deaths": {"deaths": 40},
