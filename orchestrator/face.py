@@ -186,6 +186,8 @@ class StepFiles:
         path = self.path(state)
         if state.file not in self._seen:
             self._seen.add(state.file)
+            if _is_ruined(path):
+                files.set_aside(path, "replaced")
             if _is_unheaded(path, stepfile.heading(state.id.name)):
                 text = stepfile.heading(state.id.name) + text
         data = text.encode("utf-8", "replace")
@@ -224,6 +226,16 @@ class StepFiles:
             self.append(state, stepfile.render_checkpoint(missing))
         with contextlib.suppress(FileNotFoundError):
             files.sync_file(self.path(state))
+
+
+def _is_ruined(path: str) -> bool:
+    """Whether what lies there is no text: what is appended to that, nobody would find."""
+    try:
+        return b"\0" in files.read(path, files.TEXT_BYTES)
+    except Damaged:
+        return True
+    except OSError:
+        return False
 
 
 def _is_unheaded(path: str, heading: str) -> bool:

@@ -155,7 +155,7 @@ class Look:
             return str(snapshot.end["outcome"])
         if self.damage:
             return "damaged"
-        if not snapshot.attempts and not snapshot.paused:
+        if not (snapshot.attempts or snapshot.paused or snapshot.attention):
             return "interrupted" if snapshot.generation and snapshot.steps else "queued"
         if snapshot.unclosed is not None:
             return "working" if self.alive is not False else "interrupted"

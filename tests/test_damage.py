@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import failing
+import inline
+import judging
 import pytest
-from cli_door import DATA, Cli
+import scenarios
+from cli_door import DATA, TEMPORARY, Cli
 from ruining import DAMAGES
 from test_explain import GONE
 
@@ -123,6 +130,124 @@ def test_the_result_of_a_task_is_asked_for_and_a_fifo_in_its_place_is_not_waited
     assert json.loads(cli("result", where.task_id).out) == {"x": [1, 2]}
     DAMAGES["a fifo"](Path(FILES["result"](where)))
     cli("result", where.task_id).refuses(DATA, "results/result.json", "orchestrator doctor --fix")
+
+
+#: What of a task may be cut off; a journal or a step file by a crash, the others by whoever writes them in place.
+CUT: dict[str, Callable[[Paths], str]] = {**FILES, "spec": lambda where: where.spec, "requests": lambda w: w.requests}
+
+
+@pytest.mark.parametrize("file", CUT)
+def test_a_file_that_is_cut_at_any_byte_is_read_all_the_same_and_what_was_done_is_known(root: Path, file: str) -> None:
+    where = build(root, "ended" if file == "result" else "interrupted")
+    store.make_request(where, {"id": "first", "verb": "send", "text": "hello", "at": 1.0})
+    path = Path(CUT[file](where))
+    whole = path.read_bytes()
+    for n, length in enumerate(judging.drawn(range(len(whole)), lambda at: 0, 120)):
+        path.write_bytes(whole[:length])
+        seen = store.look(where)
+        assert store.row(where).total in (3, 2, 1, 0)
+        assert recovery.inspect(where).action in ("resumed", "damaged", "ended", "failed"), length
+        if file != "journal":
+            assert [state.status.value for state in seen.snapshot.steps.values()][:2] == ["done", "done"], length
+        if n % 10 == 0 or judging.TRIALS:
+            kept = {name: Path(name).read_bytes() for name in (where.task_md, where.journal, where.step("two.md"))}
+            lock = files.lock_directory(where.directory)
+            assert lock is not None
+            task = take_over(where, time.time, thorough=True)
+            steps = task.snapshot.steps
+            assert (steps["two"].status, steps["two"].result) == (StepStatus.DONE, 2), length
+            assert steps["one"].status is StepStatus.DONE, length
+            task.close()
+            os.close(lock)
+            for name, data in kept.items():
+                Path(name).write_bytes(data)
+    path.write_bytes(whole)
+
+
+def test_a_doctor_that_is_killed_at_any_of_its_operations_is_followed_by_one_that_mends_the_rest() -> None:
+    for file, damage in _MENDED:
+        number = 1
+        while _mending_dies_at(file, damage, number):
+            number += 1 if judging.TRIALS else 7
+        assert number > 7, f"{file}: {damage}: nothing was mended"
+
+
+_MENDED = [("task.md", "zeroed"), ("journal", "holed"), ("journal", "a fifo"), ("step file", "a full directory")]
+_WRITES = {"create", "append", "write", "sync", "mkdir", "rename", "unlink", "truncate", "chmod"}
+
+
+def _mending_dies_at(file: str, damage: str, number: int) -> bool:
+    """Kill `doctor --fix` before its so manieth write; then mend the rest. Whether it wrote as often."""
+    with tempfile.TemporaryDirectory(dir=scenarios.temporary_base()) as base:
+        root = Path(base) / "root"
+        where = build(root, "interrupted")
+        DAMAGES[damage](Path(FILES[file](where)))
+        with failing.installed(Path(base) / "log") as layer:
+            _die(layer, number)
+            ran = inline.attempt(lambda: list(doctor.mend(str(root), later)))
+        assert ran.code in (0, -signal.SIGKILL), ran.error
+        _mended(root, where)
+        assert _mended(root, where) == [], (file, damage, number)
+        assert [one.code for one in _todo(root, where)] == ["interrupted"], (file, damage, number)
+        steps = store.look(where).snapshot.steps
+        assert [steps[name].status.value for name in ("one", "two")] == ["done", "done"], (file, damage, number)
+        assert [p.read_text() for p in Path(where.directory).rglob("inside")] == ["precious"] * ("full" in damage)
+        return ran.code != 0
+
+
+def _die(layer: failing.FailingLayer, number: int) -> None:
+    real, left = layer.do, [number]
+
+    def do(kind: str, *more: Any) -> Any:
+        left[0] -= kind in _WRITES and os.getpid() != layer._maker
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(kind, *more)
+
+    layer.do = do  # type: ignore[method-assign]
+
+
+def test_the_commands_say_of_each_ruined_task_what_is_wrong_and_show_the_others(root: Path, tmp_path: Path) -> None:
+    cli = Cli(tmp_path, root)
+    ended = {}
+    for file, damage in (("task.md", "a fifo"), ("journal", "a full directory"), ("result", "a fifo")):
+        ended[file] = build(root, "ended")
+        DAMAGES[damage](Path(FILES[file](ended[file])))
+    unknown, sound = build(root, "interrupted"), build(root, "ended")
+    DAMAGES["a fifo"](Path(unknown.spec))
+    everybody = [*ended.values(), unknown, sound]
+    assert [row["id"] for row in json.loads(cli("list", "--json").out)] == [where.task_id for where in everybody]
+    before = json.loads(cli("doctor", "--json").out)["findings"]
+    assert [[f["level"] for f in before if f["task"] == w.task_id] for w in everybody] == [
+        *([["mend"]] * 3),
+        ["person"],
+        [],
+    ]
+    cli("wait", unknown.task_id, "--timeout", "1").ends_refusing(TEMPORARY, unknown.task_id)
+    recovered = cli("recover", unknown.task_id, "--wait")
+    assert (recovered.code, "adopt" in recovered.out, "Traceback" in recovered.err) == (1, True, False), recovered
+    said = cli("doctor", "--fix")
+    assert said.code == 1
+    assert all(where.task_id in said.out for where in [*ended.values(), unknown])
+    assert "damaged-" in said.out  # where what was moved aside lies now
+    assert sound.task_id not in said.out
+    assert [cli("result", where.task_id).code for where in [*ended.values(), sound]] == [0] * 4
+    assert "→" not in cli("doctor", "--fix").out
+
+
+@pytest.mark.parametrize("damage", ["zeroed", "holed", "1 GB", "a fifo"])
+def test_nothing_is_appended_to_a_step_file_in_which_nobody_would_find_it(root: Path, damage: str) -> None:
+    where = build(root, "interrupted")
+    path = Path(where.step("three.md"))
+    DAMAGES[damage](path)
+    task = take_over(where, time.time)
+    task.begin_attempt(token="none")
+    task.started(worker=GONE, guard=GONE)
+    task.begin_try(StepId("three"), 1, effect="idempotent", args="three")
+    task.commit("three", StepStatus.DONE, result=3)
+    task.close()
+    assert path.read_text("utf-8").startswith("# three\n")
+    assert list(path.parent.glob("three.md.damaged-*"))
 
 
 def test_a_spec_that_was_cut_at_any_byte_is_never_run_as_if_it_were_whole() -> None:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import pytest
 from cli_door import Cli
 from conftest import Ledger
 from scenarios import temporary_base
+from test_damage import build
 
-from orchestrator import Coordinator, files, store
+from orchestrator import Coordinator, doctor, files, mounts, store, surroundings
 from orchestrator.compose import resolve
 from orchestrator.core.model import TaskSpec
 from orchestrator.store import Paths
@@ -235,3 +237,24 @@ def test_a_log_that_is_cut_is_cut_between_characters(tmp_path: Path, root: Path,
     assert text.startswith(head)
     assert text.endswith(tail.removesuffix("\n"))
     assert len(head.encode()) + int(missing) + len(tail.encode()) == len(f"{text}\n".encode())
+
+
+# fault 51
+def test_a_root_on_a_network_is_told_and_no_line_is_believed_before_it_is_checked(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = build(root, "interrupted")
+    journal = Path(where.journal)
+    journal.write_bytes(journal.read_bytes().replace(b'"status":"done","result":2', b'"status":"done","result":3'))
+    (damaged,) = [one for one in doctor.examine(str(root), time.time) if one.task == where.task_id]
+    assert (damaged.code, damaged.level) == ("damaged", "mend")
+    list(doctor.mend(str(root), time.time))
+    assert store.look(where).snapshot.steps["two"].result == 2
+    escaped = "".join(f"\\{ord(c):03o}" if c in " \t\\" else c for c in os.path.realpath(root))
+    table = f"server:/export {escaped} nfs4 rw 0 0\n"
+    seen = mounts.mounts
+    monkeypatch.setattr(mounts, "mounts", lambda _=None: [*seen(), *seen(table)])
+    (told,) = [one for one in surroundings.examine(str(root)) if one.code == "file-system"]
+    assert told.level == "person"
+    assert "network" in told.what
+    assert told.hint
