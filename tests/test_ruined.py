@@ -239,3 +239,13 @@ def test_a_ruined_task_comes_to_its_end_or_says_what_is_lost_and_its_neighbour_t
 @pytest.mark.parametrize("damage", ["gone", "a fifo"])
 def test_a_task_that_waits_for_a_person_is_listed_so_when_its_journal_was_lost(damage: str) -> None:
     assert list(wrong(Cell("uncertain", "journal.jsonl", damage), mend=False)) == []
+
+
+def test_the_table_of_the_docs_names_every_file_that_is_ruined_and_who_makes_it_good() -> None:
+    text = (Path(__file__).parent.parent / "docs/durability.md").read_text("utf-8")
+    section = text.partition("| file | when it is ruined |")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines()[2:] if row.startswith("|")]
+    told = {file.strip("`"): by for file, _, by in rows}
+    assert told.keys() == FILES.keys()
+    assert {file for file, by in told.items() if by.startswith("a person")} == UNKNOWN.keys()
+    assert all(verb in told[file] for file, verb in UNKNOWN.items())
