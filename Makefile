@@ -11,7 +11,7 @@ HAS_PIP := import sys, pip; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint crashes soak bench wheel mutants venv clean
+.PHONY: help demo test lint crashes cuts soak bench wheel mutants venv clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
@@ -34,6 +34,9 @@ lint: .venv/.done ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+cuts: .venv/.done ## cut runs off at every file operation, by kill and by power cut, and recover each (CUTS="--kind power")
+	@cd tests && exec ../$(BIN)/python crashing.py $(CUTS)
 
 bench: .venv/.done ## run every benchmark
 	@for file in benchmarks/[!_]*.py; do \

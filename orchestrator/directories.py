@@ -6,15 +6,39 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 
 
 def make_directory(path: str) -> None:
     os.mkdir(path, 0o755)
 
 
-def make_directories(path: str) -> None:
-    """A directory and those above it, as far as they are not there."""
-    os.makedirs(path, exist_ok=True)
+def make_directories(path: str, sync: Callable[[str], None]) -> None:
+    """A directory and those above it, as far as they are not there; durable by `sync`, whoever made it.
+
+    One that is there and empty may be of somebody who was killed before its name was durable: its name is synced too.
+    """
+    parent = os.path.dirname(path)
+    try:
+        made = not os.listdir(path or ".")
+    except PermissionError:  # it is there, and not ours
+        return
+    except FileNotFoundError:
+        if parent != path:
+            make_directories(parent, sync)
+        made = _made(path)
+    if made:
+        with contextlib.suppress(PermissionError):
+            sync(parent)
+
+
+def _made(path: str) -> bool:
+    try:
+        os.mkdir(path, 0o777)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    return True
 
 
 def rename_directory(source: str, target: str) -> bool:

@@ -9,7 +9,7 @@ import time
 from typing import NamedTuple
 
 from orchestrator import files
-from orchestrator.core import stepfile
+from orchestrator.core import checklist, stepfile
 from orchestrator.core.checklist import Checklist, display
 from orchestrator.core.handedit import face_labels
 from orchestrator.core.model import Checkpoint, Output, StepStatus, TaskStatus
@@ -22,19 +22,26 @@ FINE_SECONDS = 0.05
 
 
 class Displaced(NamedTuple):
-    """A text of task.md that is not ours, and the one of ours that was edited to become it (None: not known)."""
+    """A text of task.md that is not ours, and the one of ours that was edited to become it (None: not known).
+
+    `temporary` is where it lies until it is merged and that is written, if it does not lie in task.md.
+    """
 
     text: bytes
     before: bytes | None
+    temporary: str | None = None
 
 
 class Face:
     """task.md. Marks are changed in memory; `flush` replaces the file, once for all that changed since.
 
     `flush` gives back what it displaced when that is not what we wrote last: somebody saved an edit meanwhile.
+
+    A text that has more in it than the journal could restore is written so that a power cut leaves the old or the new
+    one. Any other may come up empty, and is made again.
     """
 
-    __slots__ = ("_dirty", "_index", "_proven", "_stamp", "_stamped", "_written", "checklist", "path")
+    __slots__ = ("_dirty", "_index", "_proven", "_restorable", "_stamp", "_stamped", "_written", "checklist", "path")
 
     def __init__(self, path: str, checklist: Checklist, snapshot: Snapshot, written: bytes | None) -> None:
         self.path = path
@@ -48,6 +55,7 @@ class Face:
     def take(self, checklist: Checklist, snapshot: Snapshot) -> None:
         """Make this text the face, brought up to what the journal says; every other byte of it is kept."""
         self.checklist = checklist
+        self._restorable = _is_ours_alone(checklist)
         labels = face_labels(checklist, snapshot)
         self._index = {label: i for i, label in reversed(list(enumerate(labels)))}
         self._restore_order(labels, snapshot)
@@ -105,10 +113,16 @@ class Face:
             return None
         data = self.checklist.render()
         before = self._written
-        displaced = files.exchange(self.path, data, expected=before, sync=sync)
+        whole = not self._restorable
+        displaced, temporary = files.swap_in(self.path, data, expected=before, sync=sync, whole=whole)
         self._written, self._dirty = data, False
         self._remember(_stamp(self.path))
-        return Displaced(displaced, before) if displaced is not None and displaced not in (before, data) else None
+        if displaced is None:
+            return None
+        if displaced in (before, data):
+            files.drop(temporary)
+            return None
+        return Displaced(displaced, before, temporary)
 
     def touched(self) -> bool:
         """Whether somebody has saved the file since. Costs a look at its time, and after each write one at its text."""
@@ -156,6 +170,17 @@ class Face:
         return True
 
 
+def _is_ours_alone(face: Checklist) -> bool:
+    """Whether nothing stands in the text but what would stand in a new one."""
+    new = checklist.new(face.title or "", face.task_id or "", [step.name for step in face.steps])
+    for index, step in enumerate(face.steps):
+        new.mark(index, step.status)
+    if face.status is not None:
+        new.set_status(face.status)
+    new.set_end(face.has_end)
+    return new.render() == face.render()
+
+
 def _mark(status: StepStatus) -> StepStatus:
     """An uncertain step is shown as `[working]`: who knows only the original tags finds the same resume point."""
     return StepStatus.WORKING if status is StepStatus.UNCERTAIN else status
@@ -188,8 +213,7 @@ class StepFiles:
             self._seen.add(state.file)
             if _is_ruined(path):
                 files.set_aside(path, "replaced")
-            if _is_unheaded(path, stepfile.heading(state.id.name)):
-                text = stepfile.heading(state.id.name) + text
+            text = self._heading(path, state) + text
         data = text.encode("utf-8", "replace")
         try:
             files.append(path, data)
@@ -199,6 +223,17 @@ class StepFiles:
             files.set_aside(path, "replaced")  # an agent put a link or a directory there, or closed it to us
             files.append(path, stepfile.heading(state.id.name).encode("utf-8", "replace") + data)
 
+    def _heading(self, path: str, state: StepState) -> str:
+        """What of its heading the file lacks: all when it is not there, the rest when a kill or power cut tore it."""
+        heading = stepfile.heading(state.id.name).encode("utf-8", "replace")
+        try:
+            there = files.read_head(path, len(heading))
+        except FileNotFoundError:
+            there = b""
+        except Damaged:
+            return ""
+        return heading[len(there) :].decode("utf-8", "replace") if heading.startswith(there) else ""
+
     def read(self, state: StepState) -> str:
         try:
             return files.read(self.path(state)).decode("utf-8", "replace")
@@ -206,7 +241,7 @@ class StepFiles:
             return ""
 
     def belongs(self, file: str, name: str) -> bool:
-        """Whether a file of this name may be the step's: there is none yet, or its heading names the step."""
+        """Whether a file of this name may be the step's: none yet, a torn empty one, or its heading names the step."""
         path = f"{self._directory}/{file}"
         if not os.path.lexists(path):
             return True
@@ -214,7 +249,7 @@ class StepFiles:
             text = files.read(path).decode("utf-8", "replace")
         except (Damaged, OSError):
             return False
-        return stepfile.parse(text).heading == display(name)
+        return not text.strip("\0") or stepfile.parse(text).heading == display(name)
 
     def tell(self, state: StepState) -> None:
         """Append how the step stands."""
@@ -222,7 +257,11 @@ class StepFiles:
 
     def complete(self, state: StepState) -> None:
         """Append the last block when an agent or a crash took it; make the file durable."""
-        for missing in stepfile.missing(self.read(state), [_last_block(state)]):
+        text = self.read(state)
+        if not text.startswith("#"):  # torn: what is appended mends it
+            self._seen.discard(state.file)
+            text = "" if text[:1] == "\0" else text
+        for missing in stepfile.missing(text, [_last_block(state)]):
             self.append(state, stepfile.render_checkpoint(missing))
         with contextlib.suppress(FileNotFoundError):
             files.sync_file(self.path(state))
@@ -236,19 +275,6 @@ def _is_ruined(path: str) -> bool:
         return True
     except OSError:
         return False
-
-
-def _is_unheaded(path: str, heading: str) -> bool:
-    """Whether a step file has yet to get its heading. What was cut off in the middle of one is taken out."""
-    whole = heading.encode("utf-8", "replace")
-    if not os.path.lexists(path):
-        return True
-    with contextlib.suppress(Damaged, FileNotFoundError):
-        if files.size(path) < len(whole) and whole.startswith(found := files.read(path)):
-            if found:
-                files.replace(path, b"", sync=False)
-            return True
-    return False
 
 
 #: What the last checkpoint of a step says when its status is no commit. Pending with tries behind it: an order came.

@@ -19,9 +19,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from orchestrator import means
+from orchestrator import directories, means
 from orchestrator.directories import is_closed as is_closed
-from orchestrator.directories import make_directories as make_directories
 from orchestrator.directories import make_directory as make_directory
 from orchestrator.directories import make_readable as make_readable
 from orchestrator.directories import remove_tree as remove_tree
@@ -33,6 +32,7 @@ from orchestrator.reading import TEXT_BYTES as TEXT_BYTES
 from orchestrator.reading import entries as entries
 from orchestrator.reading import identity as identity
 from orchestrator.reading import read as read
+from orchestrator.reading import read_head as read_head
 from orchestrator.reading import read_tail as read_tail
 from orchestrator.reading import sha256 as sha256
 from orchestrator.reading import size as size
@@ -46,6 +46,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # which follows no link
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
+Displaced = tuple[bytes | None, str]  #: what lay under a name before, and the temporary in which it lies until `drop`
 _MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
@@ -65,14 +66,12 @@ def _open(path: str, flags: int) -> int:
 class SyncedFile:
     """An append-only file whose lines can be made durable one by one. One writer at a time: the lock's holder."""
 
-    __slots__ = ("_broken", "_fd", "_identity", "path", "size")
+    __slots__ = ("_broken", "_fd", "path", "size")
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = _open(path, _APPEND)
-        found = os.fstat(self._fd)
-        self._identity = (found.st_dev, found.st_ino)
-        self.size = found.st_size
+        self.size = os.fstat(self._fd).st_size
         self._broken = False
 
     def append(self, data: bytes, *, sync: bool) -> None:
@@ -115,10 +114,10 @@ class SyncedFile:
         An agent may have deleted or replaced it; a line of somebody else's may stand in it.
         """
         try:
-            found = os.stat(self.path, follow_symlinks=False)
+            found, ours = os.stat(self.path, follow_symlinks=False), os.fstat(self._fd)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._identity and found.st_size == self.size
+        return os.path.samestat(found, ours) and found.st_size == self.size
 
     def close(self) -> None:
         if self._fd != -1:
@@ -129,9 +128,7 @@ class SyncedFile:
 
 def append(path: str, data: bytes, *, sync: bool = False) -> None:
     """Append; the file is made if it is not there. Never through a link. One write, so that several may append at once.
-
-    Raises OSError.
-    """
+    With `sync` both are durable on return, content and name. Raises OSError."""
     fd = _open(path, _APPEND)
     try:
         _write_all(fd, data)
@@ -139,6 +136,8 @@ def append(path: str, data: bytes, *, sync: bool = False) -> None:
             os.fsync(fd)
     finally:
         os.close(fd)
+    if sync:
+        sync_directory(os.path.dirname(path))
 
 
 def open_log(path: str) -> int:
@@ -163,37 +162,42 @@ def replace(path: str, data: bytes, *, sync: bool) -> None:
 
 
 def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> bytes | None:
+    """As `swap_in`, for who needs no more than the content: it is dropped."""
+    displaced, temporary = swap_in(path, data, expected=expected, sync=sync)
+    if displaced is not None:
+        drop(temporary)
+    return displaced
+
+
+def swap_in(path: str, data: bytes, *, expected: bytes | None, sync: bool, whole: bool = False) -> Displaced:
     """Write the whole file anew and give back what was displaced, None if nothing was or it could not be known.
 
-    A displaced content other than `expected` may still be in the middle of being saved in place: see `read_settled`.
-
-    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged. One
-    that cannot be read is set aside beside the file. When the disk does not take the exchange it stays as a temporary,
-    for the next holder to merge.
+    The displaced content is the proof that nobody's edit was lost: the caller compares it with what it had merged. It
+    stays as a temporary until `drop`, for whoever comes after a kill. One that cannot be read is set aside. Other than
+    `expected`, it may still be in the middle of being saved in place: see `read_settled`. With `whole` the new content
+    is durable before it has the name: a power cut leaves the old one or this, and no empty file.
     Where the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between
     the caller's last read and now is lost there.
     """
-    if not means.has("exchange"):
-        replace(path, data, sync=sync)
-        return None
-    temporary = _write_temporary(path, data, sync=sync)
+    temporary = _write_temporary(path, data, sync=sync or whole)
     try:
-        swapped = _swap(temporary, path)
+        swapped = means.has("exchange") and _swap(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        drop(temporary)
         raise
     if not swapped:
         _rename(temporary, path)
-        displaced = None
-    else:
-        displaced = _displaced(temporary, path, expected)
+    displaced = _displaced(temporary, path, expected) if swapped else None
+    if displaced is not None and displaced == expected:
+        drop(temporary)  # before the sync: a power cut that brought it back would bring back its marks
     if sync:
         sync_directory(os.path.dirname(path))
-    if displaced is not None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)  # must not stay: later, when the journal has gone on, it would be taken for an edit
-    return displaced
+    return displaced, temporary
+
+
+def drop(temporary: str) -> None:  # else it would be taken for an edit, when the journal has gone on
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
 
 
 def _displaced(temporary: str, path: str, expected: bytes | None) -> bytes | None:
@@ -261,8 +265,7 @@ def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
         finally:
             os.close(fd)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        drop(temporary)
         raise
     return temporary
 
@@ -271,8 +274,7 @@ def _rename(temporary: str, path: str) -> None:
     try:
         os.rename(temporary, path)
     except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        drop(temporary)
         raise
 
 
@@ -313,21 +315,20 @@ def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
     raise Damaged(f"{path}: a thousand damaged copies lie beside it", "remove the *.damaged-* files there")
 
 
-def sync_file(path: str) -> None:
-    """Make a file's content durable. Raises OSError."""
-    fd = _open(path, READ)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def sync_file(path: str) -> None:  # its content
+    _sync(path, READ)
 
 
-# -- directories -------------------------------------------------------------------------------------------------
+def make_directories(path: str) -> None:  # durable, as far as they are not there
+    directories.make_directories(path, sync_directory)
 
 
-def sync_directory(path: str) -> None:
-    """Make the names in a directory durable. Raises OSError."""
-    fd = _open(path or ".", _DIRECTORY)
+def sync_directory(path: str) -> None:  # its names
+    _sync(path or ".", _DIRECTORY)
+
+
+def _sync(path: str, flags: int) -> None:
+    fd = _open(path, flags)
     try:
         os.fsync(fd)
     finally:

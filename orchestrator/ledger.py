@@ -60,14 +60,15 @@ class Ledger:
 
     def take_back(self, lost: Ahead) -> None:
         """Add the lines that the journal had lost, durably. Lost attempts count as well: no run id comes twice."""
-        if lost.attempt > self.snapshot.attempt_number:
+        attempts_are_lost = lost.attempt > self.snapshot.attempt_number
+        if attempts_are_lost:
             generation = secrets.token_hex(4)
             self.run = names.run_id(self.where.task_id, lost.attempt, generation)
             after = self.snapshot.current
             Ledger.record(self, "rebuilt", sync=False, generation=generation, attempt=lost.attempt, after=after)
         for kind, fields in lost.lines:
             Ledger.record(self, kind, sync=False, **fields)
-        if lost.deaths > self.snapshot.deaths:
+        if attempts_are_lost and lost.deaths > self.snapshot.deaths:  # else the journal knows better
             Ledger.record(self, "deaths", sync=False, deaths=lost.deaths)
         self._journal.sync()
 

@@ -90,6 +90,20 @@ def read_tail(path: str, size: int) -> tuple[bytes, int]:
         os.close(fd)
 
 
+def read_head(path: str, size: int) -> bytes:
+    """The first `size` bytes of a regular file, never through a link. Raises as `read` does."""
+    try:
+        fd = os.open(path, READ)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise _not_a_file(path) from error
+        raise
+    try:
+        return os.pread(fd, size, 0)
+    finally:
+        os.close(fd)
+
+
 def size(path: str) -> int:
     """Bytes of a file; 0 when it is not there."""
     try:

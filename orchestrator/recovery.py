@@ -79,7 +79,9 @@ def claim(where: Paths, at_large: AtLarge | None = None, presume_dead: bool = Fa
     `presume_dead`, a worker on a machine that cannot be asked is taken for dead, if the lock is free.
     """
     said = inspect(where, presume_dead=presume_dead)
-    if said.action in ("waits", "ended") and not said.news and (said.action == "waits" or _face_is_right(where, said)):
+    swept = said.news or not _left_in(where)
+    rests = said.action == "waits" or (said.action == "ended" and _face_is_right(where, said))
+    if rests and not said.news and swept:
         strays.end(where, at_large or AtLarge.of(os.path.dirname(where.directory)), time.time())
         return said, None
     problem = _problem(where) if said.action in ("damaged", "resumed") else None
@@ -97,7 +99,7 @@ def claim(where: Paths, at_large: AtLarge | None = None, presume_dead: bool = Fa
     if presume_dead:
         _declare_dead(where)
     again = inspect(where, locked=True)  # what was true before the lock need not be now
-    if again.action == "alive" or (again.action == "waits" and not again.news):
+    if again.action == "alive" or (again.action == "waits" and not again.news and swept):
         os.close(lock)
         return again, None
     return again, lock
@@ -144,6 +146,11 @@ def _declare_dead(where: Paths) -> None:
         task.close()
 
 
+def _left_in(where: Paths) -> bool:
+    """Whether somebody was killed while he wrote."""
+    return any(entry.name.startswith(files.TEMPORARY) for entry in files.entries(where.directory))
+
+
 def _face_is_right(where: Paths, ended: Recovery) -> bool:
     from orchestrator.core.checklist import Checklist  # not for a dry run over thousands
 
@@ -151,8 +158,6 @@ def _face_is_right(where: Paths, ended: Recovery) -> bool:
         face = Checklist.parse(files.read(where.task_md, files.TEXT_BYTES))
     except (OSError, Damaged):
         return False
-    if any(entry.name.startswith(files.TEMPORARY) for entry in files.entries(where.directory)):
-        return False  # somebody was killed while he replaced a file, or the disk did not let him clean up
     end = store.ended_by_tail(where) or {}
     if (end.get("announcement") or {}).get("result") and not store.result_may_be_whole(where, end):
         return False
@@ -175,7 +180,7 @@ def _judge(where: Paths, seen: Look, locked: bool, presume_dead: bool) -> Recove
     snapshot = seen.snapshot
     if snapshot.end is None and seen.alive is not False and not _is_gone(seen, locked, presume_dead):
         return _alive(seen, locked)
-    unburied = snapshot.end is not None and snapshot.unclosed is not None  # it died before all of its end was written
+    unburied = snapshot.end is not None and not snapshot.end_closed  # it died before all of its end was written
     snapshot.presume_dead()
     news = _foresee(seen) or unburied
     action = lifecycle.next_action(snapshot, cancel=seen.cancel_request())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator import damage, files, rebuilding, remains, store
 from orchestrator.core import checklist, handedit, journal, reconcile
 from orchestrator.core.checklist import Checklist
+from orchestrator.core.model import TaskStatus
 from orchestrator.core.snapshot import Snapshot
 from orchestrator.errors import Damaged
 from orchestrator.store import Clock, Paths, read_spec, timestamp
@@ -124,7 +125,8 @@ def _sound_face(where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]
     try:
         text = files.read(where.task_md, files.TEXT_BYTES)
         face = Checklist.parse(text, snapshot.steps)
-        if not face.damaged:
+        torn = (face.task_id != where.task_id or b"[start done]" not in text) and _is_torn_head(text, where)
+        if not torn and not face.damaged:
             return face, text
     except FileNotFoundError:
         notices.append("task.md was gone: made again from the journal")
@@ -134,6 +136,17 @@ def _sound_face(where: Paths, snapshot: Snapshot, stamp: str, notices: list[str]
     aside = files.set_aside(where.task_md, stamp)
     notices.append(f"task.md could not be read: moved to {aside}, made again from the journal")
     return checklist.new(_name(where), where.task_id), None
+
+
+def _is_torn_head(text: bytes, where: Paths) -> bool:
+    """Whether it is the beginning of what we write, with nobody's words in it: a power cut tore an unsynced mark."""
+    head = checklist.new(_name(where), where.task_id)
+    return any(_with_status(head, status).startswith(text) for status in TaskStatus)
+
+
+def _with_status(face: Checklist, status: TaskStatus) -> bytes:
+    face.set_status(status)
+    return face.render()
 
 
 def _name(where: Paths) -> str:

@@ -6,6 +6,8 @@ end of an undisturbed run: one of `Scenario.ends`. Tests of crashes, of errors a
 
 from __future__ import annotations
 
+import atexit
+import dataclasses
 import functools
 import hashlib
 import json
@@ -33,6 +35,7 @@ from orchestrator.core.spec import parse_steps
 from orchestrator.errors import Damaged
 from orchestrator.report import retrospects
 from orchestrator.store import Paths
+from orchestrator.strays import AtLarge
 
 _thread = anyio.to_thread.run_sync
 
@@ -110,7 +113,7 @@ async def recover(coordinator: Coordinator) -> None:
     await _thread(workspace.sweep_staging, coordinator.root)
     for task_id in await _thread(store.task_ids, coordinator.root):
         where = Paths(os.path.join(coordinator.root, task_id))
-        said, lock = await _thread(recovery.claim, where)
+        said, lock = await _thread(recovery.claim, where, AtLarge(coordinator.root, (), (), ()))
         if lock is not None or said.action == "alive":
             announced = await coordinator.supervise(where, lock)
             tell(f"announced {announced.id}")
@@ -141,14 +144,31 @@ async def look_back(coordinator: Coordinator) -> None:
     await _thread(retrospects.write, the_task(coordinator))
 
 
+#: What a person wrote into task.md, and into a step's file. It must never be lost.
+REMARK = "A remark of mine."
+WORDS = "My own words, in a step's file."
+
+
 def edited(task_md: str, change: Callable[[str], str]) -> None:
     """A person edits a file: as editors do, another is written, synced, and renamed over it."""
     text = Path(task_md).read_text("utf-8")
     after = change(text)
     assert after != text, "the edit changes nothing"
-    files.replace(task_md, after.encode(), sync=True)
+    _saved(task_md, after.encode())
     long_ago = time.time() - 60
     os.utime(task_md, (long_ago, long_ago))  # nobody has to wait for the editor to finish
+    tell("edited")
+
+
+def _saved(path: str, data: bytes) -> None:
+    """By the calls of the file layer: whoever records a run sees them."""
+    call = files.os
+    fd = call.open(path + "~", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    call.write(fd, data)
+    call.fsync(fd)
+    os.close(fd)
+    call.rename(path + "~", path)
+    files.sync_directory(os.path.dirname(path))
 
 
 # -- how the disk lies before ----------------------------------------------------------------------------------------
@@ -230,22 +250,26 @@ def by_hand(before: Start, change: Callable[[str], str]) -> Start:
         before(place)
         (where,) = place.tasks()
         edited(where.task_md, change)
+        files.append(where.step("gather.md" if "gather" in Path(where.task_md).read_text() else "one.md"), _IN_A_STEP)
 
     return start
 
 
+_IN_A_STEP = f"\n{WORDS}\n".encode()
+
+
 def _hand_of_varied(text: str) -> str:
     text = text.replace("[working done] gather", "[redo] gather")
-    text = text.replace("[pending] never needed", "[skipped] never needed\n[pending] one more\n\nA remark of mine.")
+    text = text.replace("[pending] never needed", "[skipped] never needed\n[pending] one more\n\n" + REMARK)
     return text + "\n---\n[working done] no step at all\nsome more of mine\n"
 
 
 def _hand_of_three(text: str) -> str:
-    return text.replace("[pending] three", "[skipped] three\n[working done] of my own\n\nA remark of mine.")
+    return text.replace("[pending] three", "[skipped] three\n[working done] of my own\n\n" + REMARK)
 
 
 def _hand_of_checklist(text: str) -> str:
-    return text.replace("[pending] three\n[pending] four", "[pending] four\n[working done] three\n\nA remark of mine.")
+    return text.replace("[pending] three\n[pending] four", "[pending] four\n[working done] three\n\n" + REMARK)
 
 
 # -- what there is to see --------------------------------------------------------------------------------------------
@@ -274,7 +298,7 @@ def _of_task(where: Paths) -> dict[str, Any]:
         "step files": {file: _of_step_file(path) for file, path in texts.items() if path.exists()},
         "results": {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(results.glob("*"))},
         "retro": os.path.exists(where.retro),
-        "beside": sorted(set(os.listdir(where.directory)) - set(texts)),
+        "beside": sorted({name for name in os.listdir(where.directory) if name[-1] != "~"} - set(texts)),
     }
 
 
@@ -305,13 +329,17 @@ def _neutral(where: Paths, text: str) -> str:
 class Scenario:
     """`start` lays the disk; then each of `acts` is done, each in a run of its own.
 
-    `asked` is what a person does while the work goes on, by the label of the step in whose first try it happens.
+    `asked` is what a person does while the work goes on, by the label of the step in whose first try it happens;
+    `hands` are the steps that a person marks done. `may_wait`: cut off in the middle of its `once` step, it waits for a
+    person again, which is no loss.
     """
 
     name: str
     start: Start
     acts: tuple[Act, ...]
     asked: Mapping[str, Callable[[Any], None]] = field(default_factory=dict, compare=False)
+    hands: frozenset[str] = frozenset(("of my own",))
+    may_wait: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -341,6 +369,11 @@ class Scenario:
         """
         return _ends(self)
 
+    @property
+    def unasked(self) -> str:
+        """The end of a run in which nobody did anything beside it."""
+        return _ends(dataclasses.replace(self, name=f"{self.name}, unasked", asked={}))[-1] if self.asked else ""
+
 
 @functools.cache
 def _begun(scenario: Scenario) -> Path:
@@ -359,9 +392,8 @@ def _ends(scenario: Scenario) -> tuple[str, ...]:
             for number in range(count):
                 ran = scenario.act(place, number)
                 assert ran.code == 0, ran.error
-            if count < len(scenario.acts):
-                ran = scenario.recover(place)
-                assert ran.code == 0, ran.error
+            ran = scenario.recover(place)
+            assert ran.code == 0, ran.error
             found.append(shown(place.root))
     return tuple(found)
 
@@ -385,6 +417,18 @@ def _edit_in_flight(task: Any) -> None:
     edited(str(task.workspace / "task.md"), _hand_of_three)
 
 
+def _edit_in_the_moment(task: Any) -> None:
+    """Saved right before the next exchange of task.md, which displaces it."""
+    swap = files._swap
+
+    def saved_before(one: str, other: str) -> bool:
+        files._swap = swap
+        edited(other, lambda text: text.replace("] three\n", f"] three\n[working done] of my own\n\n{REMARK}\n"))
+        return swap(one, other)
+
+    files._swap = saved_before
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("spawn a skill", nothing, (spawn(skill("varied")),)),
     Scenario("spawn a checklist", nothing, (spawn(checklist),)),
@@ -393,9 +437,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("recover, hand-edited", by_hand(interrupted(skill("varied"), "half (left)"), _hand_of_varied), (recover,)),
     Scenario("recover a checklist, interrupted", interrupted(checklist, "two"), (recover,)),
     Scenario(
-        "recover a checklist, hand-edited", by_hand(interrupted(checklist, "two"), _hand_of_checklist), (recover,)
+        "recover a checklist, hand-edited",
+        by_hand(interrupted(checklist, "two"), _hand_of_checklist),
+        (recover,),
+        hands=frozenset(("three",)),
     ),
     Scenario("an edit while it works", nothing, (spawn(skill("three")),), {"two": _edit_in_flight}),
+    Scenario("an edit in the moment of a mark", nothing, (spawn(skill("three")),), {"two": _edit_in_the_moment}),
     Scenario("cancel, fresh", fresh(skill("three")), (cancel,)),
     Scenario("cancel, interrupted", interrupted(skill("three"), "two"), (cancel,)),
     Scenario("cancel, hand-edited", by_hand(interrupted(skill("three"), "two"), _hand_of_three), (cancel,)),
@@ -418,8 +466,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         "resolve as not done",
         then(interrupted(skill("sends_once"), "send"), recover),
         (order("resolve", step="send", done=False),),
+        may_wait=True,
     ),
     Scenario("send and answer", ended(skill("asks")), (order("send", text="hello"), order("answer", text="this"))),
     Scenario("retro, ended", ended(skill("three")), (look_back,)),
     Scenario("retro, interrupted", interrupted(skill("three"), "two"), (look_back,)),
 )
+
+atexit.register(clean_up)  # a fork of ours leaves by os._exit and takes nothing away

@@ -24,6 +24,7 @@ from orchestrator.core.lifecycle import Start
 from orchestrator.core.model import StepId, TaskSpec
 from orchestrator.store import look
 from orchestrator.takeover import continue_attempt
+from orchestrator.worker import descriptors
 from orchestrator.worker.loop import _Attempt
 from orchestrator.writer import TaskWriter
 
@@ -200,6 +201,7 @@ class Bench:
 
         async def life(scope: anyio.CancelScope) -> None:
             attempt = _Attempt(writer, None, lambda *a, **k: self.spec)
+            attempt._own = descriptors.Own()
             with scope:
                 while await attempt._from_the_top(self.spec, self.skill, {}) is None:
                     pass

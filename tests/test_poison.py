@@ -6,10 +6,10 @@ The rate of restarts is read in the journal: each pause is at least half of a fu
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from cli_door import IO, Cli
 from conftest import POLL_SECONDS, Ledger
 from test_bad_disk import Disk
 
-from orchestrator import Announcement, Coordinator, Limits, holders, inspection, recovery, store, supervision
+from orchestrator import Announcement, Coordinator, Limits, holders, inspection, recovery, store, supervision, workspace
 from orchestrator.cli import detach
 from orchestrator.compose import resolve
 from orchestrator.core import explain, lifecycle
@@ -178,8 +178,8 @@ async def test_a_worker_that_never_says_who_it_is_is_ended_and_counts(
 
 
 async def test_logs_that_cannot_be_opened_cost_the_output_and_nothing_else(root: Path, ledger: Ledger) -> None:
-    where = kit.queue(root, Path(f"{SKILLS}:is_well"))
-    Path(where.spec).write_text(Path(where.spec).read_text() + f"args:\n  ledger: {json.dumps(str(ledger.path))}\n")
+    where, lock = workspace.create(str(root), spec("is_well", ledger), time.time)
+    os.close(lock)
     os.rmdir(where.logs)
     Path(where.logs).write_text("no directory")
     _, said = await kit.recover(root, where)

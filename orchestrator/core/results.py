@@ -16,8 +16,11 @@ dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def text(result: Json) -> bytes:
-    """The content of results/result.json. Raises ValueError or TypeError for what JSON cannot hold."""
-    return json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+    """The content of results/result.json. Raises ValueError or TypeError for what JSON cannot hold.
+
+    Half a character, which UTF-8 cannot say, is escaped as JSON does.
+    """
+    return json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def end_fields(result: Json, data: bytes) -> dict[str, Any]:

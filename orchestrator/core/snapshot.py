@@ -33,6 +33,7 @@ class Snapshot:
     setbacks: int = 0  #: attempts in a row that died by no fault of the task (a full disk), since the last done commit
     incompletes: int = 0  #: attempts that ended without an end in a row, likewise
     end: dict[str, Any] | None = None
+    end_closed: bool = False  #: all that belongs to the end was written: the `closed` line came after it
     attention: dict[str, Any] | None = None  #: the announcement of an attempt that waits for a person
     announced: str = ""  #: the run that the last announcement was made in
     handled: set[str] = field(default_factory=set)
@@ -247,8 +248,7 @@ def _new_order(snapshot: Snapshot, entry: Entry) -> None:
 
 
 def _end(snapshot: Snapshot, entry: Entry) -> None:
-    snapshot.end = dict(entry)
-    snapshot.announced = str(entry["run"])
+    snapshot.end, snapshot.end_closed, snapshot.announced = dict(entry), False, str(entry["run"])
     snapshot.ended = str(entry.get("at", ""))
     snapshot.paused = False  # who takes it up anew need not say `continue` as well
     if "request" in entry:
@@ -265,6 +265,7 @@ def _closed(snapshot: Snapshot, entry: Entry) -> None:
     snapshot.attention = entry.get("announcement")
     if snapshot.attention is not None:
         snapshot.announced = str(entry["run"])
+    snapshot.end_closed = snapshot.end is not None
 
 
 def _close(snapshot: Snapshot, attempt: AttemptState, outcome: str, *, spend: bool = True) -> None:

@@ -119,7 +119,7 @@ def write_at_end(where: Paths, entries: Iterable[Mapping[str, Any]], *, name: st
 
 
 def _replace(where: Paths, text: str) -> None:
-    files.replace(where.retro, text.encode("utf-8", "replace"), sync=False)
+    files.replace(where.retro, text.encode("utf-8", "replace"), sync=True)
 
 
 def mark_earlier(where: Paths, entries: Callable[[], list[dict[str, Any]]]) -> None:
