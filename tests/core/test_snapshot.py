@@ -215,6 +215,9 @@ def test_the_time_between_an_end_and_the_attempt_after_it_is_none_of_the_work(lo
     assert log.snapshot.ended == "2026-01-01T00:00:00.000Z"
     log.attempt(2, at="2026-01-01T00:00:05.000Z").attempt(3, at="2026-01-01T00:00:09.000Z")
     assert (log.snapshot.idle, log.snapshot.ended) == (5.0, "")
+    log("end", outcome="failed", at="2026-01-01T00:00:10.000Z").attempt(4, at="2026-01-01T00:00:10.500Z")
+    log("end", outcome="failed", at="2026-01-01T00:00:20.000Z").attempt(5, at="2025-01-01T00:00:00.000Z")
+    assert log.snapshot.idle == 5.5, "also when somebody has set the clock back"
 
 
 def test_what_was_announced_last_is_known_by_its_run(log: Log) -> None:
@@ -495,6 +498,13 @@ def test_redo_in_task_md_is_the_same_as_the_order(log: Log) -> None:
     spent(log)("redo", step="done", by_hand=True)
     assert lives_on(log)
     assert reopened(log.step("done"))
+
+
+def test_a_redo_that_says_the_number_of_its_try_counts_on_from_there(log: Log) -> None:
+    """As a rebuilt journal writes it, in which the tries before it are lost."""
+    log.running("a", 2)
+    assert log("redo", step="a").step("a").tries == 2
+    assert log("redo", step="a", try_=5).step("a").tries == 5
 
 
 def test_a_try_that_runs_while_its_step_is_reopened_is_not_given_back_twice(log: Log) -> None:
