@@ -505,6 +505,7 @@ def test_a_redo_that_says_the_number_of_its_try_counts_on_from_there(log: Log) -
     log.running("a", 2)
     assert log("redo", step="a").step("a").tries == 2
     assert log("redo", step="a", try_=5).step("a").tries == 5
+    assert log("plan", steps=[{"step": "b"}])("redo", step="b").step("b").tries == 0
 
 
 def test_a_try_that_runs_while_its_step_is_reopened_is_not_given_back_twice(log: Log) -> None:
