@@ -325,7 +325,8 @@ def test_a_task_of_which_nothing_is_done_has_none_in_its_row(desk: Desk, root: P
     os.close(lock)
     assert (store.row(where).done, store.row(where).total) == (0, 0)
     run = {"run": f"{desk.where.task_id}.1", "at": "then"}
-    for announcement, expected in (({"name": "n", "steps": {"skipped": 2}}, (0, 2)), ({}, (0, 0)), (None, (0, 0))):
+    said = {"id": "i", "task": "t", "name": "n", "status": "completed", "summary": "s"}
+    for announcement, expected in (({**said, "steps": {"skipped": 2}}, (0, 2)), (said, (0, 0)), (None, (0, 0))):
         end = {**run, "seq": 2, "kind": "end", "outcome": "completed", "announcement": announcement}
         lines = [{**run, "seq": 1, "kind": "attempt"}, end, {**run, "seq": 3, "kind": "closed", "outcome": "completed"}]
         Path(desk.where.journal).write_bytes(b"".join(map(journal.encode, lines)))
@@ -341,7 +342,7 @@ def test_the_tail_is_the_last_64_KiB_and_what_does_not_fit_says_nothing(desk: De
         missing = size - len(b"".join(map(journal.encode, [{**lines[0], "text": ""}, *lines[1:]])))
         return b"".join(map(journal.encode, [{**lines[0], "text": "x" * missing}, *lines[1:]]))
 
-    old = [{"run": f"{run}.1", "seq": n, "kind": kind} for n, kind in ((8, "end"), (9, "closed"))]
+    old = [{"run": f"{run}.1", "seq": n, "kind": kind, "outcome": "x"} for n, kind in ((8, "end"), (9, "closed"))]
     for size, told in ((65_536, 2), (65_537, 0)):
         path.write_bytes(journal.encode({"run": f"{run}.1", "seq": 1, "kind": "x"}) + padded(size, *old))
         assert len(store.last_lines(desk.where)) == told
