@@ -379,6 +379,7 @@ class Scenario:
 def _begun(scenario: Scenario) -> Path:
     base = Path(tempfile.mkdtemp(dir=temporary_base(), prefix="orchestrator-scenario-"))
     _MADE.append(base)
+    scenario_skills.ASKED.clear()  # of the scenario before: none of it belongs to this beginning
     scenario.start(Place(base))
     return base
 
