@@ -61,8 +61,9 @@ class StepWriter(Ledger):
         """
         known = self.snapshot.labels.get(step)
         if known is not None:
-            planned = self.snapshot.steps[known].file
-            return known, {"file": self._free_file(known, outputs)} if planned in outputs else {}
+            state = self.snapshot.steps[known]
+            said = names.unsaid(step, known) if state.foreign else {}  # its first try says whose it is (core/snapshot)
+            return known, said | ({"file": self._free_file(known, outputs)} if state.file in outputs else {})
         label = names.label(step, ())
         line = self.snapshot.steps.get(label)
         if line is not None and line.foreign and not line.status.finished:  # or ours, of a journal line that was lost

@@ -156,7 +156,7 @@ def test_a_long_text_is_appended_whole_though_the_system_takes_it_in_pieces(tmp_
 
 
 def test_what_is_appended_is_synced_for_who_asks_and_for_nobody_else(tmp_path, monkeypatch):
-    """An order that its giver believes in must be on the disk; a note of each step need not wait for it."""
+    """An order that its giver believes in must be on the disk, and its file's name; a note need not wait for it."""
     synced: list[str] = []
     recording = FailingOs(0)
     recording.fsync = lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}"))  # type: ignore[attr-defined]
@@ -165,7 +165,7 @@ def test_what_is_appended_is_synced_for_who_asks_and_for_nobody_else(tmp_path, m
     assert synced == []
     files.append(str(tmp_path / "requests"), b"order", sync=True)
     files.sync_file(str(tmp_path / "step.md"))
-    assert synced == [str(tmp_path / "requests"), str(tmp_path / "step.md")]
+    assert synced == [str(tmp_path / "requests"), str(tmp_path), str(tmp_path / "step.md")]
 
 
 def test_a_log_goes_on_where_it_was_and_to_nowhere_when_it_cannot_be_had(tmp_path):

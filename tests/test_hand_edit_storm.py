@@ -106,9 +106,6 @@ async def weather(bench: Bench, script: list[tuple[Edit, str, bool]]) -> None:
     watcher.at_the_end()
 
 
-@pytest.mark.xfail(
-    raises=KeyError, strict=False, reason="open: `[pending] b` saved above the title takes the place of the second b"
-)
 @given(script=SCRIPTS)
 @settings(max_examples=200, suppress_health_check=list(HealthCheck))
 def test_no_edit_costs_finished_work_or_a_note_or_the_end_of_the_task(

@@ -48,6 +48,21 @@ def test_a_step_marked_skipped_by_hand_is_passed_over(desk: Desk, later: str) ->
     assert desk.status("c") is StepStatus.SKIPPED
 
 
+@pytest.mark.parametrize("name, label", [("b", "b (2)"), ("new", "new")])
+def test_a_step_that_a_person_wrote_down_before_it_came_is_known_by_its_name_and_number_ever_after(
+    desk: Desk, name: str, label: str
+) -> None:
+    """Else it would be another step to the next worker, and be done again."""
+    desk.edit(lambda text: text.replace("[pending] c", f"[pending] {name}\n[pending] c"))
+    desk.task.look_for_edits()
+    step = StepId(name, 2 if name == "b" else 1)
+    desk.task.begin_try(step, 1, effect="idempotent", args="")
+    desk.task.commit(label, StepStatus.DONE, result="mine")
+    for task in (desk.task, desk.next_holder()):
+        assert task.snapshot.labels[step] == label
+        assert task.snapshot.steps[label].result == "mine"
+
+
 @HOLDERS
 def test_a_commit_beats_any_tag(desk: Desk, later: str) -> None:
     desk.edit(lambda text: text.replace("[working done] a", "[working] a"))
