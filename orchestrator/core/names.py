@@ -91,14 +91,19 @@ def label(step: StepId, taken: Container[str]) -> str:
     return f"{base} #{_free(lambda number: f'{base} #{number}' in taken)}"
 
 
-def _free(taken: Callable[[int], bool]) -> int:
-    """A number from 2 on that is free while the one before it is taken: the lowest, where they were given in order.
+#: Up to here the lowest free number is looked for one by one, so that it does not depend on the order of the others.
+_NEAR = 32
 
-    By halves: a thousand steps whose names look alike need not each ask for those before it.
+
+def _free(taken: Callable[[int], bool]) -> int:
+    """A number from 2 on that is free while the one before it is taken: the lowest, or one above _NEAR.
+
+    There by halves: a thousand steps whose names look alike need not each ask for all those before it.
     """
-    if not taken(2):
-        return 2
-    low, high = 2, 4
+    for number in range(2, _NEAR):
+        if not taken(number):
+            return number
+    low, high = _NEAR - 1, 2 * _NEAR
     while taken(high):
         low, high = high, 2 * high
     while high - low > 1:
