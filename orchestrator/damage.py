@@ -1,14 +1,15 @@
 """What is wrong with the files of a task beside its journal and its task.md, and putting it right.
 
 `wrongs` only looks. Whoever holds the lock puts right what can be: `open_up` before he reads, `put_right` once he has
-read. Nothing is thrown away: what cannot be read is moved aside, under a name that says so.
+read. Nothing is thrown away: what cannot be read is moved aside, under a name that says so. A disk that gives no answer
+is no damage of the file: it is told (`wrongs`), or raised to the holder of the lock, and nothing is moved.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from orchestrator import files, store
@@ -33,10 +34,22 @@ class Wrong(NamedTuple):
 def wrongs(where: Paths, snapshot: Snapshot) -> list[Wrong]:
     """All that is wrong with the directories, requests, step files and results of a task. Total."""
     found = [Wrong(f"{_short(where, path)} is no directory") for path in _not_directories(where)]
-    found += [Wrong(f"{_short(where, where.requests)} cannot be read")] if not _is_text(where.requests) else []
+    found += _answered(lambda: _of_requests(where))
     for state in snapshot.steps.values():
-        found += _of_step(where, state)
-    return found + result_wrongs(where, snapshot)
+        found += _answered(functools.partial(_of_step, where, state))
+    return found + _answered(lambda: result_wrongs(where, snapshot))
+
+
+def _answered(look: Callable[[], Iterable[Wrong]]) -> list[Wrong]:
+    """What a look tells; or that the disk does not let us look, which no holder of the lock can put right."""
+    try:
+        return list(look())
+    except OSError as error:
+        return [Wrong(f"{error.filename or 'a file'}: {error.strerror or error}", "mend the disk, and look again")]
+
+
+def _of_requests(where: Paths) -> list[Wrong]:
+    return [] if _is_text(where.requests) else [Wrong(f"{_short(where, where.requests)} cannot be read")]
 
 
 def unread_requests(where: Paths) -> int:
@@ -87,7 +100,8 @@ def _digest(path: str) -> str | None:
         return None
     try:
         return files.sha256(path)[1]
-    except OSError:
+    except OSError as error:
+        files.check_answer(error)
         return None
 
 
@@ -95,7 +109,8 @@ def _tells(path: str, state: StepState) -> bool:
     """Whether a step's file has the last word on it. One that is gone has not."""
     try:
         found = stepfile.parse(files.read(path, files.TEXT_BYTES).decode("utf-8", "replace"))
-    except (Damaged, OSError):
+    except (Damaged, OSError) as error:
+        files.check_answer(error)
         return False
     return any(
         (block.name, block.n, block.key) == state.id and (block.status, block.try_number) == (state.status, state.tries)
@@ -109,7 +124,8 @@ def _is_text(path: str) -> bool:
         return b"\0" not in files.read(path, files.TEXT_BYTES)
     except FileNotFoundError:
         return True
-    except (Damaged, OSError):
+    except (Damaged, OSError) as error:
+        files.check_answer(error)
         return False
 
 
@@ -145,11 +161,8 @@ def open_up(where: Paths, stamp: str) -> Iterator[str]:
 
 
 def _is_request_file(path: str) -> bool:
-    try:
-        found = os.stat(path, follow_symlinks=False)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size <= files.TEXT_BYTES and os.access(path, os.R_OK)
+    size = files.regular_size(path)
+    return size is not None and size <= files.TEXT_BYTES and os.access(path, os.R_OK)
 
 
 def put_right(task: TaskWriter, stamp: str) -> Iterator[str]:

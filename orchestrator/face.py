@@ -247,7 +247,8 @@ class StepFiles:
             return True
         try:
             text = files.read(path).decode("utf-8", "replace")
-        except (Damaged, OSError):
+        except (Damaged, OSError) as error:
+            files.check_answer(error)
             return False
         return not text.strip("\0") or stepfile.parse(text).heading == display(name)
 

@@ -29,11 +29,13 @@ from orchestrator.errors import Damaged, SyncFailed
 from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
 from orchestrator.reading import READ, check_exhausted
 from orchestrator.reading import TEXT_BYTES as TEXT_BYTES
+from orchestrator.reading import check_answer as check_answer
 from orchestrator.reading import entries as entries
 from orchestrator.reading import identity as identity
 from orchestrator.reading import read as read
 from orchestrator.reading import read_head as read_head
 from orchestrator.reading import read_tail as read_tail
+from orchestrator.reading import regular_size as regular_size
 from orchestrator.reading import sha256 as sha256
 from orchestrator.reading import size as size
 
@@ -111,11 +113,12 @@ class SyncedFile:
     def in_place(self) -> bool:
         """Whether the path still names the file we write, with what we wrote in it and nothing else.
 
-        An agent may have deleted or replaced it; a line of somebody else's may stand in it.
+        An agent may have deleted or replaced it; a line of somebody else's may stand in it. Raises OSError.
         """
         try:
             found, ours = os.stat(self.path, follow_symlinks=False), os.fstat(self._fd)
-        except OSError:
+        except OSError as error:
+            check_answer(error)
             return False
         return os.path.samestat(found, ours) and found.st_size == self.size
 
@@ -205,7 +208,8 @@ def _displaced(temporary: str, path: str, expected: bytes | None) -> bytes | Non
     try:
         found = read(temporary)
         return found if found == expected else read_settled(temporary, found)
-    except (Damaged, OSError):  # a directory, a link; somebody else's, closed to us; a bad block
+    except (Damaged, OSError) as error:  # a directory, a link; somebody else's, closed to us
+        check_answer(error)  # then it stays where it is, for the next holder
         with contextlib.suppress(FileNotFoundError):
             set_aside(temporary, "replaced", beside=path)
         return None

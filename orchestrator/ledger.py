@@ -97,7 +97,8 @@ class Ledger:
         """Raises Held when what is there has a line of a later attempt: then it is not ours any more (the fence)."""
         try:
             reading = journal.read(files.read(self.where.journal, files.JOURNAL_BYTES))
-        except (Damaged, OSError):
+        except (Damaged, OSError) as error:
+            files.check_answer(error)
             return
         there, ours = fold(reading.entries), self.snapshot
         if there.generation == ours.generation and there.attempt_number > ours.attempt_number:

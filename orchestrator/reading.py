@@ -26,6 +26,16 @@ def check_exhausted(path: str, error: OSError) -> None:
         ) from error
 
 
+#: The disk gave no answer: that says nothing of the file, which may be whole.
+_NO_ANSWER = frozenset({errno.EIO, errno.ENOMEM, errno.ESTALE})
+
+
+def check_answer(error: Exception) -> None:
+    """Raises the error again when it tells of the disk, and not of the file: that is not damaged."""
+    if isinstance(error, OSError) and error.errno in _NO_ANSWER:
+        raise error
+
+
 def _opened(path: str, flags: int) -> int:
     try:
         return os.open(path, flags)
@@ -110,6 +120,16 @@ def size(path: str) -> int:
         return os.stat(path, follow_symlinks=False).st_size
     except OSError:
         return 0
+
+
+def regular_size(path: str) -> int | None:
+    """Bytes of a regular file; None when there is none. Raises OSError when the disk does not say."""
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError as error:
+        check_answer(error)
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def identity(path: str) -> tuple[int, int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -28,7 +27,10 @@ _STEP_FILE_BYTES = 16 * 1024 * 1024
 
 def imagine(where: Paths, requests: Sequence[Request]) -> list[dict[str, Any]] | None:
     """The entries that a lost journal would be made of; None when it is not lost, or nothing tells of the task."""
-    remains = lost(where, requests)
+    try:
+        remains = lost(where, requests)
+    except OSError:  # whoever holds the lock will be told
+        return None
     return None if remains is None else remade.entries(remains, IMAGINED, _last_at(remains.files))
 
 
@@ -78,10 +80,11 @@ def gather(
 
 
 def lost(where: Paths, requests: Sequence[Request]) -> Remains | None:
-    """What is left, when no line of the journal can be read although there were some."""
-    data: bytes | None = None
-    with contextlib.suppress(Damaged, OSError):
-        data = files.read(where.journal, files.JOURNAL_BYTES)
+    """What is left, when no line of the journal can be read although there were some.
+
+    Raises OSError when the disk does not say what is left: a journal made of half of it would have steps done again.
+    """
+    data = _content(where.journal, files.JOURNAL_BYTES)
     if data is not None and journal.read(data).entries:  # an empty one had a first line when the task was made
         return None
     remains = gather(where, requests)
@@ -94,24 +97,33 @@ def lost(where: Paths, requests: Sequence[Request]) -> Remains | None:
 
 
 def _face(where: Paths, known: Collection[str]) -> Checklist | None:
+    data = _content(where.task_md)
+    face = None if data is None else Checklist.parse(data, known)
+    return None if face is None or face.damaged else face
+
+
+def _content(path: str, limit: int = files.TEXT_BYTES) -> bytes | None:
+    """What a file holds; None when it cannot be read. Raises OSError when that is the disk's fault, and not its own."""
     try:
-        face = Checklist.parse(files.read(where.task_md), known)
-    except (Damaged, OSError):
+        return files.read(path, limit)
+    except (Damaged, OSError) as error:
+        files.check_answer(error)
         return None
-    return None if face.damaged else face
 
 
 def texts(directory: str) -> tuple[dict[str, StepFile], list[str]]:
-    """The texts in a workspace that may be step files, and the names of whatever else is there."""
+    """The texts in a workspace that may be step files, and the names of whatever else is there. Raises OSError."""
     found: dict[str, StepFile] = {}
     others: list[str] = []
-    with contextlib.suppress(OSError):
+    try:
         for entry in files.entries(directory):
             text = _text(entry)
             if text is not None:
                 found[entry.name] = text
             else:
                 others.append(entry.name)
+    except OSError as error:
+        files.check_answer(error)
     return found, others
 
 
@@ -119,9 +131,8 @@ def _text(entry: os.DirEntry[str]) -> StepFile | None:
     own = entry.name.removesuffix(names.SUFFIX).casefold() in names.OWN_NAMES
     if own or not entry.name.endswith(names.SUFFIX) or entry.name.startswith("."):
         return None
-    try:
-        data = files.read(entry.path, _STEP_FILE_BYTES)
-    except (Damaged, OSError):
+    data = _content(entry.path, _STEP_FILE_BYTES)
+    if data is None:
         return None
     if INFO.encode() in data:
         return parse(data.decode("utf-8", "replace"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -324,12 +323,9 @@ def read_result(where: Paths) -> Any:
 
 
 def result_may_be_whole(where: Paths, end: Mapping[str, Any]) -> bool:
-    """Whether the result of a task that ended with one may be whole. Costs one look at its size."""
-    try:
-        found = os.stat(f"{where.results}/result.json", follow_symlinks=False)
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size > 0 and end.get("result_bytes") in (None, found.st_size)
+    """Whether the result of a task that ended with one may be whole. Costs one look at its size. Raises OSError."""
+    size = files.regular_size(f"{where.results}/result.json")
+    return size is not None and size > 0 and end.get("result_bytes") in (None, size)
 
 
 def told(where: Paths) -> Announcement | None:

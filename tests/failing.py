@@ -77,7 +77,8 @@ class FailingLayer:
         self._maker = os.getpid()
         self._who = "coordinator"
         self._seen: dict[str, int] = {}
-        self._synced: dict[tuple[int, int], int] = {}  # how long each file was when it was synced last
+        # How long each file was when it was synced last, by whichever process of the run.
+        self._synced = os.open(f"{log}.synced", os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         self._state = mmap.mmap(-1, mmap.PAGESIZE)  # shared by all forks: 1 when the fault has come
         self._lasts_here = False
         self._workers = 0
@@ -110,10 +111,24 @@ class FailingLayer:
     def _open(self, path: Any, flags: int, act: Callable[[], Any]) -> Any:
         if not flags & os.O_CREAT:
             return self.do("open", path, act)
-        fd = self.do("append" if os.path.exists(path) else "create", path, act)
-        found = os.fstat(fd)
-        self._synced.setdefault((found.st_dev, found.st_ino), found.st_size)
+        kind = "append" if os.path.exists(path) else "create"
+        fd = self.do(kind, path, act)
+        self._remember(kind, fd)
         return fd
+
+    def _remember(self, what: str, fd: int) -> None:
+        found = os.fstat(fd)
+        os.write(self._synced, f"{what} {found.st_dev} {found.st_ino} {found.st_size}\n".encode())
+
+    def _kept(self, fd: int) -> int:
+        """How much of a file the disk has promised to keep: all of one that lay there before the run."""
+        found = os.fstat(fd)
+        kept: int | None = None
+        for line in os.pread(self._synced, os.fstat(self._synced).st_size, 0).decode().splitlines():
+            what, device, number, size = line.split()
+            if (int(device), int(number)) == (found.st_dev, found.st_ino) and (what != "append" or kept is None):
+                kept = int(size)
+        return found.st_size if kept is None else kept
 
     def do(self, kind: str, target: Any, act: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
         if os.getpid() == self._maker:
@@ -128,8 +143,7 @@ class FailingLayer:
             raise OSError(error, os.strerror(error), None if isinstance(target, int) else os.fspath(target))
         result = act()
         if kind == "sync" and isinstance(target, int):
-            found = os.fstat(target)
-            self._synced[found.st_dev, found.st_ino] = found.st_size
+            self._remember("synced", target)
         return result
 
     def _due(self, kind: str, target: Any) -> int | None:
@@ -158,9 +172,9 @@ class FailingLayer:
     def _lose(self, fd: Any) -> None:
         """The pages that could not be written are gone, though a later sync will say that all is well."""
         if self._fault is not None and self._fault.lost and isinstance(fd, int):
-            found = os.fstat(fd)
-            if os.path.isfile(f"/proc/self/fd/{fd}"):
-                os.truncate(f"/proc/self/fd/{fd}", self._synced.get((found.st_dev, found.st_ino), 0))
+            path = f"/proc/self/fd/{fd}"
+            if os.path.isfile(path):
+                os.truncate(path, self._kept(fd))
 
 
 @contextlib.contextmanager
@@ -168,7 +182,7 @@ def installed(log: Path, fault: Fault | None = None) -> Iterator[FailingLayer]:
     """The layer, below the file layer of every run that begins inside."""
     layer = FailingLayer(log, fault)
     swap, datasync = files._swap, files._datasync
-    inline.KEPT.add(layer._log)
+    inline.KEPT.update((layer._log, layer._synced))
     inline.IN_WORKERS.append(layer.become_worker)
     for module in (files, reading, directories):
         module.os = layer  # type: ignore[attr-defined]
@@ -181,8 +195,9 @@ def installed(log: Path, fault: Fault | None = None) -> Iterator[FailingLayer]:
         for module in (files, reading, directories):
             module.os = os  # type: ignore[attr-defined]
         inline.IN_WORKERS.remove(layer.become_worker)
-        inline.KEPT.discard(layer._log)
-        os.close(layer._log)
+        for fd in (layer._log, layer._synced):
+            inline.KEPT.discard(fd)
+            os.close(fd)
 
 
 def points(log: Path) -> list[str]:

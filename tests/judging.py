@@ -27,7 +27,9 @@ from scenarios import Act, Place, Scenario
 
 from orchestrator import store
 from orchestrator.cli import main as door
+from orchestrator.core import stepfile
 from orchestrator.store import Paths
+from orchestrator.writer import TaskWriter
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ def command(scenario: Scenario, place: Place, number: int, begin: Callable[[], N
     scenario_skills.ASKED.clear()
     for label, asked in scenario.asked.items():
         scenario_skills.ASKED[label] = functools.partial(_ask, asked)
-    act = functools.partial(_through_the_door, place.root, scenario.acts[number], begin)
+    act = functools.partial(_through_the_door, place, scenario.acts[number], begin)
     return inline.attempt(act, environment=place.environment())
 
 
@@ -66,15 +68,16 @@ def _ask(asked: Callable[[Any], None], task: Any) -> None:
     scenario_skills.write(_WAS_ASKED)
 
 
-def _through_the_door(root: str, act: Act, begin: Callable[[], None]) -> Told:
+def _through_the_door(place: Place, act: Act, begin: Callable[[], None]) -> Told:
     """What the act raises is told as the command line tells it."""
     told: list[str] = []
     scenarios.TOLD.append(told.append)
 
     async def body() -> None:
-        async with inline.coordinator(root) as coordinator:
+        async with inline.coordinator(place.root) as coordinator:
             await act(coordinator)
 
+    _write_down_commits(str(place.base / "committed.txt"))
     sys.stderr = io.StringIO()
     door.cli.main = lambda **_: anyio.run(body)  # type: ignore[method-assign]
     code: Any = None
@@ -126,8 +129,18 @@ def _entered(place: Place) -> Counter[str]:
     return Counter(line.partition(" began ")[0] for line in place.ledger.lines() if " began " in line)
 
 
-def of_the_disk(place: Place, by_hand: frozenset[str], *, face_may_be_lost: bool = False) -> Iterator[str]:
-    """What of the invariants is broken. `by_hand`: what a person had called done before the journal knew."""
+def of_the_disk(
+    place: Place,
+    by_hand: frozenset[str],
+    told: Iterable[str] = (),
+    *,
+    lost: bool = False,
+    face_may_be_lost: bool = False,
+) -> Iterator[str]:
+    """What of the invariants is broken. `by_hand`: what a person had called done before the journal knew.
+
+    `lost`: the disk has taken back what it was not made to keep, which lines and files that are not synced may be.
+    """
     for where in place.tasks():
         seen = store.look(where)
         if not face_may_be_lost:
@@ -139,6 +152,81 @@ def of_the_disk(place: Place, by_hand: frozenset[str], *, face_may_be_lost: bool
                 yield f"task.md says that {step.name!r} is done, the journal does not"
         if seen.face is not None and seen.face.has_end and seen.face.status == "end" and seen.snapshot.end is None:
             yield "task.md says that it has ended, the journal does not"
+        entries = store.read_journal(where).entries
+        yield from _of_the_journal(entries)
+        yield from _of_the_results(where, entries, seen)
+        if not lost:
+            yield from _of_the_step_files(where, entries, seen)
+    yield from _of_what_was_told(place, told)
+
+
+def _of_the_journal(entries: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """No line, no announcement and no order counts twice."""
+    lines = Counter(f"line {entry['run']} {entry['seq']}" for entry in entries)
+    said = (entry.get("announcement") or {} for entry in entries if entry["kind"] in ("end", "closed"))
+    announced = Counter((f"announcement {a['id']}", a["status"]) for a in said if a)  # `closed` says it as `end` does
+    names = Counter(name for name, _ in announced)
+    begun = Counter(entry["step"] for entry in entries if entry["kind"] == "running")
+    unsure = Counter(e["step"] for e in entries if e["kind"] == "commit" and e["status"] == "uncertain")
+    yield from (f"{step!r} is uncertain more often than it was begun" for step in unsure if unsure[step] > begun[step])
+    orders = Counter(f"order {entry['id']}" for entry in entries if entry["kind"] == "handled" and "id" in entry)
+    for counted in (lines, names, orders):
+        yield from (f"{name} is there {number} times" for name, number in counted.items() if number > 1)
+
+
+def _of_the_results(where: Paths, entries: Sequence[dict[str, Any]], seen: store.Look) -> Iterator[str]:
+    """Every result that the journal names is there, and is the one that was recorded."""
+    named = {e["result_file"]: e["result_sha256"] for e in entries if e["kind"] == "commit" and "result_file" in e}
+    end = seen.snapshot.end or {}
+    if (end.get("announcement") or {}).get("result"):
+        named["results/result.json"] = end["result_sha256"]
+    for name, digest in named.items():
+        path = Path(where.directory, name)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            yield f"the journal names {name}, which is not there or another"
+
+
+def _of_the_step_files(where: Paths, entries: Sequence[dict[str, Any]], seen: store.Look) -> Iterator[str]:
+    """A step's file begins with its heading, as far as it was written, and says of no try what the journal does not."""
+    known = {(e["step"], e["status"]) for e in entries if e["kind"] == "commit"}
+    settled = {e.get("step") for e in entries if e["kind"] == "handled"}  # the order of a person is the commit
+    for label, state in seen.snapshot.steps.items():
+        path = Path(where.step(state.file))
+        text = path.read_text("utf-8", "replace") if path.is_file() else ""
+        heading = f"# {state.id.name}\n"
+        if not text.startswith(heading) and not heading.startswith(text):
+            yield f"{state.file} begins with {text[:40]!r}"
+        said = {block.status for block in stepfile.parse(text).checkpoints} & {"done", "failed", "skipped"}
+        yield from (
+            f"{state.file} says {status}, the journal does not"
+            for status in said
+            if (label, status) not in known and label not in settled
+        )
+
+
+def _of_what_was_told(place: Place, told: Iterable[str]) -> Iterator[str]:
+    """What was acknowledged is there: commits to the worker that made them, announcements to whoever heard them."""
+    entries = [entry for where in place.tasks() for entry in store.read_journal(where).entries]
+    there = Counter(f"{e['step']}: {e['status']}" for e in entries if e["kind"] == "commit")
+    log = place.base / "committed.txt"
+    committed = Counter(log.read_text("utf-8").splitlines() if log.exists() else ())
+    yield from (f"{what}, and its commit is lost" for what in committed if there[what] < committed[what])
+    known = {str((entry.get("announcement") or {}).get("id")) for entry in entries}
+    yield from (f"{text}, not in the journal" for text in told if text[:9] == "announced" and text[10:] not in known)
+
+
+def _write_down_commits(log: str) -> None:
+    """In the process that begins a run: whatever commits in it or in a fork of it says so, outside of the product."""
+    real = TaskWriter.commit
+
+    @functools.wraps(real)
+    def commit(task: TaskWriter, label: str, status: Any, **more: Any) -> None:
+        real(task, label, status, **more)
+        fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(fd, f"{label}: {status.value}\n".encode())
+        os.close(fd)
+
+    TaskWriter.commit = commit  # type: ignore[method-assign]
 
 
 # -- after one `recover` ---------------------------------------------------------------------------------------------
@@ -158,8 +246,13 @@ def of_a_success(scenario: Scenario, number: int, place: Place, ran: inline.Ran)
         yield f"called a success: {_difference(ends[0], shown)}"
 
 
-def of_the_end(scenario: Scenario, number: int, place: Place, before: Before, told: Iterable[str]) -> Iterator[str]:
-    """Recover, and say what is not as at the end of an undisturbed run. `before`: as it lay until then."""
+def of_the_end(
+    scenario: Scenario, number: int, place: Place, before: Before, told: Iterable[str], *, aside: bool = False
+) -> Iterator[str]:
+    """Recover, and say what is not as at the end of an undisturbed run. `before`: as it lay until then.
+
+    `aside`: whether something could really not be read, and may have been moved aside.
+    """
     ran = scenario.recover(place)
     if ran.code != 0:
         yield f"recover: {ran.error}"
@@ -175,6 +268,8 @@ def of_the_end(scenario: Scenario, number: int, place: Place, before: Before, to
     known = {str((entry.get("announcement") or {}).get("id")) for entry in entries}
     yield from (f"{text}, and forgotten" for text in told if text[:9] == "announced" and text[10:] not in known)
     yield from (f"left behind: {path}" for path in Path(place.root).rglob(".orchestrator*"))
+    if not aside:
+        yield from (f"moved aside, and intact: {path}" for path in Path(place.root).rglob("*.damaged-*"))
     more = _entered(place) - before.entered
     reopened = {str(e["step"]) for e in entries if e["kind"] in ("redo", "handled") and e.get("step")}
     for labels in before.done.values():
@@ -246,3 +341,8 @@ def drawn(everything: Sequence[T], kind: Callable[[T], object], count: int) -> l
         rank[at] = (nth, at)
     order = sorted(range(len(chosen)), key=rank.__getitem__)
     return [chosen[at] for at in order[: int(TRIALS or count)]]
+
+
+def parts(usual: int) -> int:
+    """In how many tests they are tried: of many, so many that one sees how far they have come."""
+    return 200 if TRIALS == "all" else max(usual, int(TRIALS or 0) // 200)

@@ -22,7 +22,7 @@ from judging import Told
 from scenarios import SCENARIOS, Scenario
 
 #: How many are drawn in every run of the tests, in how many parts; and how often a line is died at, beside its last.
-COUNT, PARTS, HITS = 380, 4, 2
+COUNT, PARTS, HITS = 380, judging.parts(4), 2
 
 
 class Crash(NamedTuple):
@@ -76,8 +76,8 @@ def attempt(crash: Crash) -> tuple[list[str], bool]:
             come = tracer.has_killed
         died = ran.code == -signal.SIGKILL
         wrong = [] if died else [*judging.of_the_telling(ran), *judging.of_a_success(scenario, number, place, ran)]
-        wrong += judging.of_the_disk(place, by_hand)
         told = ran.value.told if isinstance(ran.value, Told) else ()
+        wrong += judging.of_the_disk(place, by_hand, told)
         wrong += judging.of_the_end(scenario, number, place, judging.look(place), told)
     return wrong, come
 

@@ -7,8 +7,10 @@ tries all of it (`make crashes`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import itertools
 import os
 import tempfile
 import time
@@ -16,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import failing
 import judging
@@ -28,12 +30,12 @@ from judging import Told
 from kit import everything as everything_in
 from scenarios import SCENARIOS, Scenario
 
-from orchestrator import files, reading, recovery, store
+from orchestrator import directories, files, reading, recovery, store, takeover
 from orchestrator.core.model import StepId, StepStatus
-from orchestrator.errors import Exhausted
+from orchestrator.errors import Exhausted, SyncFailed
 
 #: How many are drawn in every run of the tests, and in how many parts.
-COUNT, PARTS = 380, 4
+COUNT, PARTS = 380, judging.parts(4)
 
 
 class Trial(NamedTuple):
@@ -81,19 +83,28 @@ def attempt(trial: Trial) -> tuple[list[str], bool]:
         with failing.installed(Path(base) / "log", fault) as layer:
             ran = judging.command(scenario, place, number)
             come = layer.has_failed
+        told = ran.value.told if isinstance(ran.value, Told) else ()
+        face_may_be_lost = fault.lost and "task.md" in fault.point
         wrong = [
             *judging.of_the_telling(ran),
-            *judging.of_the_disk(place, by_hand, face_may_be_lost=fault.lost and "task.md" in fault.point),
+            *judging.of_the_disk(place, by_hand, told, lost=fault.lost, face_may_be_lost=face_may_be_lost),
             *judging.of_a_success(scenario, number, place, ran),
         ]
-        told = ran.value.told if isinstance(ran.value, Told) else ()
-        wrong += judging.of_the_end(scenario, number, place, judging.look(place), told)
+        wrong += judging.of_the_end(
+            scenario, number, place, judging.look(place), told, aside=fault.lost or fault.error == errno.EACCES
+        )
     return wrong, come
+
+
+def _kind(trial: Trial) -> object:
+    """What is lost with a failed sync differs with each of them: they show what was not synced before."""
+    fault = trial.fault
+    return fault.point if fault.lost else (fault.kind, fault.error, fault.lasting)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_operation_fails_nothing_is_lost_and_whoever_asked_is_told(part: int) -> None:
-    trials = judging.drawn(everything(), lambda t: (t.fault.kind, t.fault.error, t.fault.lasting), COUNT)[part::PARTS]
+    trials = judging.drawn(everything(), _kind, COUNT)[part::PARTS]
     begun, wrong, missed = time.monotonic(), [], 0
     codes: Counter[int] = Counter()
     for trial in trials:
@@ -176,3 +187,99 @@ def test_a_task_md_that_was_lost_says_again_how_the_task_stands(desk: Desk) -> N
     Path(desk.where.task_md).unlink()
     desk.next_holder()
     assert "## Status: working" in desk.text
+
+
+class _NoAnswer:
+    """Looks like `os`; the n-th time that a file is looked at, the disk gives no answer."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(os, name)
+        if name not in ("stat", "fstat", "read", "pread", "scandir", "open"):
+            return real
+
+        def look(*args: Any, **more: Any) -> Any:
+            self.left -= name != "open" or not args[1] & os.O_CREAT
+            if self.left == 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), None if isinstance(args[0], int) else args[0])
+            return real(*args, **more)
+
+        return look
+
+
+def _ended(desk: Desk) -> None:
+    for name in ("b", "c"):
+        desk.run(name)
+    desk.task.end(desk.task.announcement("completed", "", result=desk.task.store_result({"found": 1})))
+
+
+def _without_a_journal(desk: Desk) -> None:
+    Path(desk.where.journal).unlink()
+
+
+@pytest.mark.parametrize("before", [_ended, _without_a_journal], ids=["ended", "journal lost"])
+def test_an_intact_file_that_the_disk_could_not_read_is_not_moved_aside(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, before: Callable[[Desk], None]
+) -> None:
+    """Whoever takes the task over is told of the disk; what he could not read is whole, and is read the next time."""
+    before(desk)
+    desk.task.close()
+    start = everything_in(desk.where.directory)
+    for number in itertools.count(1):
+        layer = _NoAnswer(number)
+        for module in (files, reading, directories):
+            monkeypatch.setattr(module, "os", layer)
+        with contextlib.suppress(OSError):
+            takeover.take_over(desk.where, time.time, thorough=True).close()
+        monkeypatch.undo()
+        aside = [name for name in everything_in(desk.where.directory) if ".damaged-" in name]
+        assert not aside, f"at look {number}"
+        takeover.take_over(desk.where, time.time, thorough=True).close()
+        steps = store.look(desk.where).snapshot.steps
+        assert {label: state.status for label, state in steps.items()} == _statuses(before), f"at look {number}"
+        _put_back(desk.where.directory, start)
+        if layer.left > 0:
+            break
+    assert number > 10
+
+
+def _statuses(before: Callable[[Desk], None]) -> dict[str, StepStatus]:
+    done = StepStatus.DONE
+    return (
+        dict.fromkeys("abc", done)
+        if before is _ended
+        else {"a": done, "b": StepStatus.WORKING, "c": StepStatus.PENDING}
+    )
+
+
+def _put_back(directory: str, start: dict[str, bytes]) -> None:
+    for name in everything_in(directory):
+        Path(directory, name).unlink()
+    for name, content in start.items():
+        Path(directory, name).write_bytes(content)
+
+
+def test_an_edit_that_the_disk_could_not_read_back_is_merged_by_the_next_holder(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was displaced by our mark: whole, and nowhere else."""
+    met = False
+    for number in itertools.count(1):
+        desk.edit(lambda text, n=number: text.replace("[pending] c", f"[pending] c\n\nRemark {n}.", 1))
+        layer = _NoAnswer(number)
+        for module in (files, reading, directories):
+            monkeypatch.setattr(module, "os", layer)
+        try:
+            desk.task.begin_try(StepId("b"), number + 1, effect="idempotent", args="")
+            desk.task.note("b", "went on")
+        except (OSError, SyncFailed):
+            met = True
+        monkeypatch.undo()
+        desk.next_holder()
+        assert f"Remark {number}." in desk.text
+        assert not [name for name in everything_in(desk.where.directory) if ".damaged-" in name], f"at look {number}"
+        if layer.left > 0:
+            break
+    assert met

@@ -350,19 +350,32 @@ def test_what_is_not_there_or_is_only_a_link_is_not_waited_for(tmp_path):
     assert files.unsettled_seconds(str(tmp_path / "link")) == 0
 
 
-@pytest.mark.parametrize("error", [errno.EACCES, errno.EIO], ids=lambda e: errno.errorcode[e])
-def test_an_edit_that_cannot_be_read_when_it_is_displaced_is_set_aside_and_not_deleted(tmp_path, monkeypatch, error):
+def test_an_edit_that_cannot_be_read_when_it_is_displaced_is_set_aside_and_not_deleted(tmp_path, monkeypatch):
     path = tmp_path / "task.md"
     path.write_bytes(b"edited by a person")
 
     def closed(name: str) -> bytes:
-        raise OSError(error, os.strerror(error), name)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     monkeypatch.setattr(files, "read", closed)
     assert files.exchange(str(path), b"ours", expected=b"x", sync=True) is None
     assert path.read_bytes() == b"ours"
     assert (tmp_path / "task.md.damaged-replaced").read_bytes() == b"edited by a person"
     assert temporaries(tmp_path) == []
+
+
+def test_an_edit_that_the_disk_does_not_give_back_stays_for_the_next_holder(tmp_path, monkeypatch):
+    path = tmp_path / "task.md"
+    path.write_bytes(b"edited by a person")
+
+    def no_answer(name: str) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+
+    monkeypatch.setattr(files, "read", no_answer)
+    with pytest.raises(OSError, match="Input/output"):
+        files.exchange(str(path), b"ours", expected=b"x", sync=True)
+    monkeypatch.undo()
+    assert [content for _, content in files.sweep(str(tmp_path))] == [b"edited by a person"]
 
 
 def test_an_edit_displaced_when_the_disk_fails_stays_for_the_next_holder(tmp_path, monkeypatch):

@@ -86,13 +86,20 @@ def _of_spec(where: Paths) -> tuple[str | None, str | None]:
 def measure(where: Paths, found: Retro) -> Volumes:
     """What the task keeps, in bytes. A directory that is not there is unknown, but for that of the large results."""
     inline = sum(step.result_bytes for step in found.steps.values())
-    notes = sum(len(text.encode()) for file in remains.texts(where.directory)[0].values() for _, text in file.notes)
     return Volumes(
         inline + (_bytes_in(where.results) or 0),
         sum(step.output_bytes for step in found.steps.values()),
         _bytes_in(where.logs),
-        notes,
+        _bytes_of_notes(where),
     )
+
+
+def _bytes_of_notes(where: Paths) -> int | None:
+    try:
+        found = remains.texts(where.directory)[0]
+    except OSError:
+        return None
+    return sum(len(text.encode()) for file in found.values() for _, text in file.notes)
 
 
 def _bytes_in(directory: str) -> int | None:
