@@ -81,8 +81,7 @@ class SyncedFile:
 
         When it raises OSError the file is as before: a short write is cut off again. After a failed sync (or a cut that
         failed) every call raises SyncFailed: the page may be gone although the write "succeeded", and a later sync that
-        succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018).
-        """
+        succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018)."""
         if self._broken:
             raise SyncFailed(f"{self.path}: an earlier sync failed", _MEND)
         try:
@@ -113,8 +112,7 @@ class SyncedFile:
     def in_place(self) -> bool:
         """Whether the path still names the file we write, with what we wrote in it and nothing else.
 
-        An agent may have deleted or replaced it; a line of somebody else's may stand in it. Raises OSError.
-        """
+        An agent may have deleted or replaced it; a line of somebody else's may stand in it. Raises OSError."""
         try:
             found, ours = os.stat(self.path, follow_symlinks=False), os.fstat(self._fd)
         except OSError as error:
@@ -180,8 +178,7 @@ def swap_in(path: str, data: bytes, *, expected: bytes | None, sync: bool, whole
     `expected`, it may still be in the middle of being saved in place: see `read_settled`. With `whole` the new content
     is durable before it has the name: a power cut leaves the old one or this, and no empty file.
     Where the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between
-    the caller's last read and now is lost there.
-    """
+    the caller's last read and now is lost there."""
     temporary = _write_temporary(path, data, sync=sync or whole)
     try:
         swapped = means.has("exchange") and _swap(temporary, path)
@@ -379,8 +376,7 @@ def lock_directory(path: str) -> int | None:
 
     The lock belongs to the open file description: a worker that gets the descriptor holds it as well, without a gap,
     until the last copy is closed. It is never unlocked, only closed, so that no copy can take it from another.
-    Raises FileNotFoundError also when the directory was removed or renamed meanwhile: what was locked then is another.
-    """
+    Raises FileNotFoundError also when the directory was removed or renamed meanwhile: what was locked is another."""
     fd = _open(path, _DIRECTORY)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
