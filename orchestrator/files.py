@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ from orchestrator.directories import make_readable as make_readable
 from orchestrator.directories import remove_tree as remove_tree
 from orchestrator.directories import rename_directory as rename_directory
 from orchestrator.errors import Damaged, SyncFailed
+from orchestrator.locking import lock_directory as lock_directory
+from orchestrator.locking import lock_patiently as lock_patiently
 from orchestrator.reading import JOURNAL_BYTES as JOURNAL_BYTES
 from orchestrator.reading import READ, check_exhausted
 from orchestrator.reading import TEXT_BYTES as TEXT_BYTES
@@ -81,7 +82,8 @@ class SyncedFile:
 
         When it raises OSError the file is as before: a short write is cut off again. After a failed sync (or a cut that
         failed) every call raises SyncFailed: the page may be gone although the write "succeeded", and a later sync that
-        succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018)."""
+        succeeds proves nothing (fsync(2); the PostgreSQL fsync reports of 2018).
+        """
         if self._broken:
             raise SyncFailed(f"{self.path}: an earlier sync failed", _MEND)
         try:
@@ -112,7 +114,8 @@ class SyncedFile:
     def in_place(self) -> bool:
         """Whether the path still names the file we write, with what we wrote in it and nothing else.
 
-        An agent may have deleted or replaced it; a line of somebody else's may stand in it. Raises OSError."""
+        An agent may have deleted or replaced it; a line of somebody else's may stand in it. Raises OSError.
+        """
         try:
             found, ours = os.stat(self.path, follow_symlinks=False), os.fstat(self._fd)
         except OSError as error:
@@ -129,7 +132,9 @@ class SyncedFile:
 
 def append(path: str, data: bytes, *, sync: bool = False) -> None:
     """Append; the file is made if it is not there. Never through a link. One write, so that several may append at once.
-    With `sync` both are durable on return, content and name. Raises OSError."""
+
+    With `sync` both are durable on return, content and name. Raises OSError.
+    """
     fd = _open(path, _APPEND)
     try:
         _write_all(fd, data)
@@ -178,7 +183,8 @@ def swap_in(path: str, data: bytes, *, expected: bytes | None, sync: bool, whole
     `expected`, it may still be in the middle of being saved in place: see `read_settled`. With `whole` the new content
     is durable before it has the name: a power cut leaves the old one or this, and no empty file.
     Where the system has no exchange of names (renameat2(2), Linux 3.15) a plain rename is done: an edit saved between
-    the caller's last read and now is lost there."""
+    the caller's last read and now is lost there.
+    """
     temporary = _write_temporary(path, data, sync=sync or whole)
     try:
         swapped = means.has("exchange") and _swap(temporary, path)
@@ -195,7 +201,8 @@ def swap_in(path: str, data: bytes, *, expected: bytes | None, sync: bool, whole
     return displaced, temporary
 
 
-def drop(temporary: str) -> None:  # else it would be taken for an edit, when the journal has gone on
+def drop(temporary: str) -> None:
+    """Remove what was displaced: else it would be taken for an edit, when the journal has gone on. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(temporary)
 
@@ -316,15 +323,18 @@ def set_aside(path: str, stamp: str, *, beside: str | None = None) -> str:
     raise Damaged(f"{path}: a thousand damaged copies lie beside it", "remove the *.damaged-* files there")
 
 
-def sync_file(path: str) -> None:  # its content
+def sync_file(path: str) -> None:
+    """Make a file's content durable. Raises OSError."""
     _sync(path, READ)
 
 
-def make_directories(path: str) -> None:  # durable, as far as they are not there
+def make_directories(path: str) -> None:
+    """A directory and those above it, as far as they are not there; durable on return. Raises OSError."""
     directories.make_directories(path, sync_directory)
 
 
-def sync_directory(path: str) -> None:  # its names
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable. Raises OSError."""
     _sync(path or ".", _DIRECTORY)
 
 
@@ -366,35 +376,3 @@ def _left(temporary: str) -> bytes | None:
         directory, name = os.path.split(temporary)
         set_aside(temporary, "replaced", beside=os.path.join(directory, name[len(TEMPORARY) :]))
         return None
-
-
-# -- the lock ----------------------------------------------------------------------------------------------------
-
-
-def lock_directory(path: str) -> int | None:
-    """Take the exclusive lock of a directory; None when somebody holds it. Returns a descriptor: closing it releases.
-
-    The lock belongs to the open file description: a worker that gets the descriptor holds it as well, without a gap,
-    until the last copy is closed. It is never unlocked, only closed, so that no copy can take it from another.
-    Raises FileNotFoundError also when the directory was removed or renamed meanwhile: what was locked is another."""
-    fd = _open(path, _DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine, there = os.fstat(fd), os.stat(path)
-        if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
-            raise FileNotFoundError(errno.ENOENT, "the directory was replaced in this moment", path)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def lock_patiently(path: str, seconds: float = 1.0) -> int | None:
-    """The lock, asked for during a short while: somebody may hold it for a moment only, to look or to end."""
-    deadline = time.monotonic() + seconds
-    while (lock := lock_directory(path)) is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return lock

@@ -36,7 +36,8 @@ def check_answer(error: Exception) -> None:
         raise error
 
 
-def _opened(path: str, flags: int) -> int:
+def opened(path: str, flags: int) -> int:
+    """A descriptor, not inherited by any program. Raises OSError; Exhausted when none is to be had."""
     try:
         return os.open(path, flags)
     except OSError as error:
@@ -59,16 +60,9 @@ def read(path: str, limit: int = 256 * 1024 * 1024) -> bytes:
     Raises FileNotFoundError; Damaged for a link, directory, device or a file above `limit` bytes; other OSErrors as
     they come. A fifo is not waited for.
     """
-    try:
-        fd = _opened(path, READ)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
-            raise _not_a_file(path) from error
-        raise
+    fd = _regular(path)
     try:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise _not_a_file(path)
         if found.st_size > limit:
             raise Damaged(f"{path}: {found.st_size} bytes are more than can be true", "move it aside; it is rebuilt")
         return _read_all(fd, found.st_size + 1)
@@ -86,13 +80,30 @@ def _read_all(fd: int, size: int) -> bytes:
     return b"".join(chunks)
 
 
+def _regular(path: str) -> int:
+    """A descriptor of a regular file. Raises as `read` does."""
+    try:
+        fd = opened(path, READ)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # ENXIO: a socket
+            raise _not_a_file(path) from error
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise _not_a_file(path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def _not_a_file(path: str) -> Damaged:
     return Damaged(f"{path} is not a regular file", "move it aside; it is rebuilt from what is left")
 
 
 def read_tail(path: str, size: int) -> tuple[bytes, int]:
     """The last `size` bytes of a file, and how long it is."""
-    fd = _opened(path, READ)
+    fd = opened(path, READ)
     try:
         length = os.fstat(fd).st_size
         return os.pread(fd, size, max(0, length - size)), length
@@ -102,12 +113,7 @@ def read_tail(path: str, size: int) -> tuple[bytes, int]:
 
 def read_head(path: str, size: int) -> bytes:
     """The first `size` bytes of a regular file, never through a link. Raises as `read` does."""
-    try:
-        fd = os.open(path, READ)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise _not_a_file(path) from error
-        raise
+    fd = _regular(path)
     try:
         return os.pread(fd, size, 0)
     finally:
@@ -145,7 +151,7 @@ def sha256(path: str) -> tuple[int, str]:
     """Size in bytes and SHA-256 in hex of a file's content. Follows links: an output may be one. Raises OSError."""
     import hashlib  # 3 ms, which a list does not need
 
-    with open(_opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
+    with open(opened(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a fifo is not waited for
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         digest = hashlib.file_digest(file, "sha256").hexdigest()

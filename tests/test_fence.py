@@ -193,7 +193,7 @@ def test_the_lock_of_a_directory_that_was_replaced_in_this_moment_is_none(
         os.mkdir(where.directory)
         real(fd, how)
 
-    monkeypatch.setattr(files.fcntl, "flock", flock)  # type: ignore[attr-defined]
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(FileNotFoundError):
         files.lock_directory(where.directory)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from kit import until
 
-from orchestrator import files, reading
+from orchestrator import files, locking, reading
 from orchestrator.errors import Damaged, Exhausted, SyncFailed
 
 
@@ -187,8 +187,9 @@ def test_files_of_ours_can_be_read_by_others_and_run_by_nobody(tmp_path):
     assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o644, 0o644]
 
 
-def test_too_many_open_files_are_said_to_be_that(tmp_path, failing):
+def test_too_many_open_files_are_said_to_be_that(tmp_path, failing, monkeypatch):
     failing(errno.EMFILE, "open")
+    monkeypatch.setattr(reading, "os", files.os)
     for call in (files.SyncedFile, files.sync_file, files.lock_directory):
         with pytest.raises(Exhausted, match="too many files open"):
             call(str(tmp_path))
@@ -650,7 +651,7 @@ def test_a_lock_that_is_not_given_back_is_waited_for_a_second_and_no_longer(tmp_
 
         sleep = staticmethod(naps.append)
 
-    monkeypatch.setattr(files, "time", Clock)
+    monkeypatch.setattr(locking, "time", Clock)
     assert files.lock_patiently(str(tmp_path), 0.0) is None
     assert naps == []
     assert files.lock_patiently(str(tmp_path)) is None
