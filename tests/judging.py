@@ -5,7 +5,6 @@ The proof that nothing was done twice is the log outside of the product; what a 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import functools
 import hashlib
@@ -37,7 +36,6 @@ T = TypeVar("T")
 CODES = frozenset({74, 71, 73, 65})
 #: Names of steps that a person writes into task.md.
 OF_A_PERSON = frozenset({"of my own", "one more"})
-_WAS_ASKED = "somebody did something beside it"
 
 
 # -- one act, as a command -------------------------------------------------------------------------------------------
@@ -57,15 +55,9 @@ def command(scenario: Scenario, place: Place, number: int, begin: Callable[[], N
     `begin` is the first thing that its process does.
     """
     scenario_skills.ASKED.clear()
-    for label, asked in scenario.asked.items():
-        scenario_skills.ASKED[label] = functools.partial(_ask, asked)
+    scenario_skills.ASKED.update(scenario.asked)
     act = functools.partial(_through_the_door, place, scenario.acts[number], begin)
     return inline.attempt(act, environment=place.environment())
-
-
-def _ask(asked: Callable[[Any], None], task: Any) -> None:
-    asked(task)
-    scenario_skills.write(_WAS_ASKED)
 
 
 def _through_the_door(place: Place, act: Act, begin: Callable[[], None]) -> Told:
@@ -286,10 +278,11 @@ def waits(place: Place) -> bool:
 
 
 def _ends(scenario: Scenario, place: Place) -> list[str]:
-    """The ends of the scenario; of one without the person beside it, when the work never came so far."""
-    if scenario.asked and not place.ledger.count(_WAS_ASKED):
-        scenario = dataclasses.replace(scenario, name=f"{scenario.name}, and nobody did", asked={})
-    return [comparable(end) for end in scenario.ends]
+    """The ends of the scenario; also those of one without the person beside it, until his edit is known to be saved."""
+    ends = [comparable(end) for end in scenario.ends]
+    if scenario.asked and not place.ledger.count(scenarios.EDITED):
+        ends.append(comparable(scenario.unasked))
+    return ends
 
 
 #: Two that run at once, in the other order.

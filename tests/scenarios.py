@@ -144,6 +144,8 @@ async def look_back(coordinator: Coordinator) -> None:
     await _thread(retrospects.write, the_task(coordinator))
 
 
+#: In the log of the steps: what a person did beside the work is saved.
+EDITED = "somebody edited beside it"
 #: What a person wrote into task.md, and into a step's file. It must never be lost.
 REMARK = "A remark of mine."
 WORDS = "My own words, in a step's file."
@@ -158,6 +160,8 @@ def edited(task_md: str, change: Callable[[str], str]) -> None:
     long_ago = time.time() - 60
     os.utime(task_md, (long_ago, long_ago))  # nobody has to wait for the editor to finish
     tell("edited")
+    if scenario_skills.LEDGER in os.environ:  # beside the work, in a worker of it: nobody else hears of it
+        scenario_skills.write(EDITED)
 
 
 def _saved(path: str, data: bytes) -> None:
