@@ -85,11 +85,11 @@ class Face:
             self.checklist.mark(position, state.status)
             self._dirty = True
 
-    def order_redo(self, label: str) -> None:
-        """Mark a step `[redo]`, until it is shown again."""
+    def unmark(self, label: str, *, redo: bool) -> None:
+        """Mark a finished step `[redo]`, or as one that nobody knows the end of, until it is shown again."""
         position = self._index.get(label)
         if position is not None:
-            self.checklist.mark_redo(position)
+            self.checklist.mark_redo(position) if redo else self.checklist.mark(position, StepStatus.UNCERTAIN)
             self._dirty = True
 
     def _add(self, state: StepState, after: str | None) -> None:

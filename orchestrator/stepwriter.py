@@ -297,11 +297,11 @@ class StepWriter(Ledger):
         due = (r for r in read_requests(self.where) if r["verb"] == Verb.REDO and r["id"] not in self.snapshot.handled)
         return {str(request["step"]) for request in due if verbs.refusal(self.snapshot, request) is None}
 
-    def will_reopen(self, label: str) -> None:
-        """Let task.md say `[redo]`, durably, before the journal reopens a finished step: should we die in between, a
-        `[working done]` that still stands there would be taken for the word of a person."""
+    def will_reopen(self, label: str, *, redo: bool = True) -> None:
+        """Let task.md say `[redo]` (or `[working]`), durably, before the journal reopens a finished step: should we die
+        in between, a `[working done]` that still stands there would be taken for the word of a person."""
         if self.snapshot.steps[label].status.finished:
-            self._face.order_redo(label)
+            self._face.unmark(label, redo=redo)
             if self.snapshot.end is not None:
                 self._face.status(TaskStatus.WORKING)  # `[end]` goes before the end does
             self.settle(sync=True)

@@ -131,6 +131,10 @@ class Model:
     def tick(self) -> None:
         """A line was written into the journal."""
         self.clock += 1
+        self.passes()
+
+    def passes(self) -> None:
+        """A moment has come at which somebody may be killed."""
         if self.history is not None:
             history, self.history = self.history, None
             history.append(copy.deepcopy(self))
@@ -235,6 +239,11 @@ class Model:
         if step.committed >= self.redone:
             self.finish("conflict")
             return
+        label = next(label for label, other in self.steps.items() if other is step)
+        self.unmark(label, "working" if step.effect == "once" else "redo")
+        if step.effect == "once":
+            self.commit(label, UNCERTAIN)
+            return
         step.reopen()
         known = self.redone == self.seen_redone
         self.tick()
@@ -242,9 +251,12 @@ class Model:
         self.live_on()
         if known:
             self.seen_redone = self.redone
-        if step.effect == "once":
-            label = next(label for label, other in self.steps.items() if other is step)
-            self.commit(label, UNCERTAIN)
+
+    def unmark(self, label: str, tag: str) -> None:
+        """task.md does not say any more that the step is finished, before the journal does not."""
+        if self.face is not None and self.steps[label].status in FINISHED and not self.edited:
+            self.face = [(x, tag if x == label else shown) for x, shown in self.face]
+            self.passes()
 
     def begin(self, asked: Asked, args: Any) -> None:
         before = [item.label for item in self.skill[: self.place] if isinstance(item, Asked)]
@@ -472,6 +484,8 @@ class Model:
         """Nothing is to be done: it has ended or waits, and there is no news for whoever would take it over."""
         if self.face is None or (self.end is None and not self.waits_for()):
             return False
+        if self.end is None and self.told != self.waits_for():  # nobody was told, for its worker was killed before
+            return False
         if self.end is not None and self.clock == self.finished and not self.ever_asked and not self.names_an_order():
             return True
         return not self.has_news()
@@ -553,18 +567,19 @@ class Model:
     def carry_out(self) -> set[str]:
         """All orders that are due, in their order. Which took effect."""
         came: set[str] = set()
-        left = []
-        for request in self.requests:
+        for request in list(self.requests):
             if request["verb"] == "cancel" and self.end is None:
-                left.append(request)
                 continue
-            if not self.refuses(request):
+            refused = self.refuses(request)
+            if not refused and request["verb"] in ("redo", "resolve"):
+                self.unmark(request["step"], "redo")
+            self.requests.remove(request)
+            if not refused:
                 came.add(request["verb"])
                 self.obey(request)
             self.tick()
             if request["verb"] in ("redo",) and request["verb"] in came:
                 self.redone = self.clock
-        self.requests = left
         return came
 
     def obey(self, request: dict[str, Any]) -> None:

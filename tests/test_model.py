@@ -22,10 +22,11 @@ import stage
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from model import TAG, Asked, Model, Question
+from model import FINISHED, TAG, Asked, Model, Question
 from stage import Seat, Stage
 
 from orchestrator import store
+from orchestrator.cli import show
 from orchestrator.core.handedit import face_labels
 from orchestrator.store import Paths, look
 
@@ -110,7 +111,8 @@ class Play:
         """Its worker, or who looked after it, was killed: the task stands as it stood after one of its lines."""
         fitting = [moment for moment in moments if self.stands_as(task, moment)]
         assert fitting, f"it stands as it never stood: {look(task.seat.where).snapshot}"
-        task.model = model = fitting[-1]
+        marked = [moment for moment in fitting if self.redos(moment.face) == self.redos(self.lines_of(task))]
+        task.model = model = (marked or fitting)[-1]
         model.alive = model.supervised = False
         model.stands, model.how, model.messy = None, "lost", True
         task.seat.drain()
@@ -120,6 +122,18 @@ class Play:
         assert sum(begun.values()) <= 1
         assert not task.runs - model.entered
         model.entered, model.said = task.runs.copy(), []
+
+    @staticmethod
+    def redos(lines: list[tuple[str, str]] | None) -> set[str]:
+        return {label for label, tag in lines or () if tag == "redo"}
+
+    @staticmethod
+    def lines_of(task: Both) -> list[tuple[str, str]]:
+        """task.md as it lies."""
+        seen = look(task.seat.where)
+        steps = seen.face.steps if seen.face is not None else []
+        labels = face_labels(seen.face, seen.snapshot) if seen.face is not None else []
+        return [(x, "redo" if s.redo else TAG[str(s.status)]) for x, s in zip(labels, steps, strict=True)]
 
     def stands_as(self, task: Both, model: Model) -> bool:
         snapshot = look(task.seat.where).snapshot
@@ -153,6 +167,20 @@ class Play:
         self.check_face(task)
         self.check_announcements(task)
         self.check_notes(task)
+        self.check_show(task)
+
+    def check_show(self, task: Both) -> None:
+        """What `show --json` tells."""
+        model, said = task.model, show.look_json(look(task.seat.where))
+        assert [(s["name"], s["status"], s["tries"]) for s in said["steps"]] == [
+            (label, model.steps[label].status, model.steps[label].tries) for label in model.order
+        ]
+        assert (said["state"], said["attempts"], said["deaths"]) == (model.state, model.attempts, model.deaths)
+        assert said["worker"] == (task.seat.worker if model.alive else None)
+        assert said["resume"] == next((x for x in model.order if model.steps[x].status not in FINISHED), None)
+        told = said["announcement"]
+        assert (told["status"] if told else None) == (model.end or model.told)
+        assert json.loads(json.dumps(said)) == said
 
     def check_journal(self, task: Both) -> None:
         model, seen = task.model, look(task.seat.where)
@@ -183,11 +211,7 @@ class Play:
             return
         seen = look(where)
         assert seen.face is not None
-        labels = face_labels(seen.face, seen.snapshot)
-        shown = [
-            (label, "redo" if s.redo else TAG[str(s.status)]) for label, s in zip(labels, seen.face.steps, strict=True)
-        ]
-        assert shown == model.face
+        assert self.lines_of(task) == model.face
         if not model.edited and model.attempts:
             status = {None: "working", "completed": "end", "conflict": "failed"}.get(model.end, model.end)
             assert str(seen.face.status) == status
@@ -301,6 +325,24 @@ class Machine(RuleBasedStateMachine):
         self.task.thoughts.setdefault(self.m.stands[1], set()).add(thought)
         self.play.stage.tell(self.task.seat, "note", thought)
         self.after()
+
+    def used(self) -> list[str]:
+        """The steps that are done and have given another that is finished its arguments."""
+        users = [item for item in self.m.skill if isinstance(item, Asked) and item.uses]
+        begun = {item.uses for item in users if item.label in self.m.steps and self.m.steps[item.label].tries}
+        return [x for x in self.m.order if x in begun and self.m.steps[x].status == "done"]
+
+    @precondition(used)
+    @rule(number=st.integers(0, 9))
+    def a_step_that_others_use_is_redone_and_ends_otherwise(self, number: int) -> None:
+        label = self.used()[number % len(self.used())]
+        before = self.m.steps[label].result
+        self.ordered("redo", step=label)
+        for _ in range(3):  # the order is carried out at the next border
+            if self.stands("in") and self.m.stands != ("in", label):
+                self.a_step_ends("one")
+        if self.m.stands == ("in", label):
+            self.a_step_ends("three" if before != stage.VALUES["three"] else "two")
 
     @precondition(lambda self: self.stands("check"))
     @rule(said=st.sampled_from([["done", "found"], "not done", None]))
@@ -531,15 +573,15 @@ class Machine(RuleBasedStateMachine):
     # -- deaths in the middle of a write ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.stands("in") and not self.m.supervised)
-    @rule(value=VALUES, operation=st.integers(1, 40))
-    def the_worker_is_killed_while_a_step_ends(self, value: Any, operation: int) -> None:
+    @rule(value=st.one_of(VALUES, st.just("raises")), operation=st.integers(1, 40), then=st.integers(0, 3))
+    def the_worker_is_killed_while_a_step_ends(self, value: Any, operation: int, then: int = 1) -> None:
         stage_, seat = self.play.stage, self.task.seat
         before = copy.deepcopy(self.m)
         self.m.history = []
-        self.m.returns(stage.VALUES[value])
+        self.m.raises() if value == "raises" else self.m.returns(stage.VALUES[value])
         steps, self.m.history = self.m.history, None
         stage_.doom(seat, operation)
-        stage_.tell(seat, "returns", value)
+        stage_.tell(seat, *(["raises"] if value == "raises" else ["returns", value]))
         if seat.worker is not None:
             stage_.doom(seat, 0)
         elif self.play.stands_as(self.task, self.m) and not self.temporaries():
@@ -547,6 +589,8 @@ class Machine(RuleBasedStateMachine):
         else:
             self.play.died(self.task, [before, *steps])
         self.after()
+        if then and not self.m.alive:
+            self.somebody_recovers()
 
     def temporaries(self) -> bool:
         return bool(list(Path(self.task.seat.where.directory).rglob(".orchestrator-*")))
@@ -554,8 +598,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(
         lambda self: not self.m.supervised and not self.m.alive and self.m.face is not None and not self.m.messy
     )
-    @rule(operation=st.integers(1, 40))
-    def a_coordinator_is_killed_while_it_recovers(self, operation: int) -> None:
+    @rule(operation=st.integers(1, 40), then=st.integers(0, 3))
+    def a_coordinator_is_killed_while_it_recovers(self, operation: int, then: int = 1) -> None:
         before = copy.deepcopy(self.m)
         self.m.history = []
         self.m.recover()
@@ -565,6 +609,8 @@ class Machine(RuleBasedStateMachine):
             if self.task.seat.worker is None:
                 self.play.died(self.task, [before, *steps])
         self.after()
+        if then and not self.m.alive and not self.m.supervised:
+            self.somebody_recovers()
 
 
 #: How many scripts are played; `make crashes` plays more.
@@ -609,3 +655,51 @@ def test_to_cancel_an_ended_task_whose_face_orders_a_step_anew_starts_no_worker(
     machine.a_step_ends("one")
     machine.somebody_marks_a_step(0, "redo", True)
     machine.somebody_cancels(1)
+
+
+def redone(machine: Machine, effect: str) -> None:
+    """Two steps, of which the second uses what the first gave; and the first, redone, stands."""
+    machine.spawn((Asked("a"), Asked("b", effect=effect, uses="a")), planned=2, deaths=3, begin=1)
+    machine.a_step_ends("one")
+    machine.a_step_ends("two")
+    machine.ordered("redo", step="a")
+
+
+def test_what_was_done_once_is_not_repeated_at_any_death_when_a_step_before_it_ends_otherwise(machine: Machine) -> None:
+    for operation in range(1, 26):
+        redone(machine, "once")
+        machine.the_coordinator_is_killed()
+        machine.the_worker_is_killed_while_a_step_ends("three", operation)
+        assert machine.m.entered["b"] == 1
+
+
+def test_an_edit_does_not_settle_what_nobody_knows_of_a_step_that_was_done_before(machine: Machine) -> None:
+    redone(machine, "once")
+    machine.a_step_ends("three")
+    machine.somebody_adds_a_step("new", 2, True)
+    machine.somebody_recovers()
+    assert machine.m.steps["b"].status == "uncertain"
+
+
+def test_a_step_after_one_that_was_redone_is_reopened_though_the_journal_was_lost_in_between(machine: Machine) -> None:
+    redone(machine, "idempotent")
+    machine.the_coordinator_is_killed()
+    machine.the_worker_is_killed()
+    play, seat = machine.play, machine.task.seat
+    seat.drain()
+    seat.said.clear()
+    Path(seat.where.journal).unlink()
+    assert play.stage.recover(seat) == "resumed"
+    play.stage.tell(seat, "returns", "three")
+    assert [words[:2] for words in seat.said] == [("entered", "a"), ("entered", "b")]
+    machine.failed = True  # the model has not heard of it
+
+
+def test_that_a_person_has_to_decide_is_told_once_wherever_the_worker_is_killed_before(machine: Machine) -> None:
+    for operation in range(1, 16):
+        one_step(machine, effect="once", retries=0)
+        machine.the_coordinator_is_killed()
+        machine.the_worker_is_killed_while_a_step_ends("raises", operation)
+        entries = store.read_journal(machine.task.seat.where).entries
+        told = [e["announcement"]["status"] for e in entries if e["kind"] == "closed" and "announcement" in e]
+        assert told == ["uncertain"]

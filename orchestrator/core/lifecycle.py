@@ -37,7 +37,7 @@ TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
     WORKING: frozenset({WORKING, DONE, FAILED, UNCERTAIN, SKIPPED}),
     UNCERTAIN: frozenset({DONE, PENDING, SKIPPED}),  # a person decides, or its check
     FAILED: frozenset({PENDING, SKIPPED}),  # retry, by a person
-    DONE: frozenset({PENDING}),  # redo, by a person
+    DONE: frozenset({PENDING, UNCERTAIN}),  # redo, by a person; uncertain: `once`, and a step before it was redone
     SKIPPED: frozenset({PENDING}),  # redo, by a person
 }
 

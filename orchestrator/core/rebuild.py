@@ -79,6 +79,7 @@ def entries(remains: Remains, generation: str, at: str) -> list[dict[str, Any]]:
         lines.add("plan", steps=[said(step)])
     for step in found:
         lines.stand(step, by_hand=remains.by_hand)
+    lines.put_in_time()
     died = deaths(found)
     if died:
         lines.add("deaths", deaths=died)
@@ -254,6 +255,19 @@ class _Lines:
     def add(self, kind: str, *, when: str = "", **fields: Any) -> None:
         at = when or self.at
         self.found.append({"run": self.run, "seq": len(self.found) + 1, "at": at, "kind": kind, **fields})
+
+    def put_in_time(self) -> None:
+        """Of all steps, by when each line was written: whether a step was done before another was reopened is what
+        tells its arguments from those of a skill that has changed. The lines of one step stay in their order."""
+        latest: dict[str, tuple[bool, str, bool]] = {}
+        keys: list[tuple[bool, str, bool]] = []
+        for line in self.found:
+            of_step = line["kind"] not in ("rebuilt", "plan")
+            key = (of_step, line["at"], line["kind"] == "redo") if of_step else (False, "", False)
+            keys.append(max(key, latest.get(line.get("step", ""), key)))
+            latest[line.get("step", "")] = keys[-1]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        self.found = [{**self.found[i], "seq": number} for number, i in enumerate(order, 1)]
 
     def stand(self, step: Step, *, by_hand: bool) -> None:
         """Where a step stands: by its checkpoints, and where these say less, by its tag."""

@@ -43,7 +43,7 @@ def ahead(snapshot: Snapshot, files: Mapping[str, StepFile], attempt: int = 0) -
     for step, (file, blocks) in rebuild.blocks_of(files).items():
         label = snapshot.labels.get(step)
         state = snapshot.steps[label] if label is not None else None
-        later = blocks if state is None else _behind(blocks, _stands(state))
+        later = blocks if state is None else _behind(blocks, state)
         if not later or (state is None and _only_begun(snapshot, later)):
             continue
         found = rebuild.Step(step, label or names.label(step, snapshot.steps), None, later, file)
@@ -64,11 +64,22 @@ def _only_begun(snapshot: Snapshot, blocks: Sequence[Checkpoint]) -> bool:
     )
 
 
-def _behind(blocks: Sequence[Checkpoint], stands: tuple[int, int]) -> tuple[Checkpoint, ...]:
-    """The checkpoints behind the last of which the journal knows: a step that was skipped, reopened and skipped again
-    stands where its last one says, though one before it is further."""
-    known = next((i for i in range(len(blocks), 0, -1) if _place(blocks[i - 1]) <= stands), 0)
-    return tuple(blocks[known:])
+def _behind(blocks: Sequence[Checkpoint], state: StepState) -> tuple[Checkpoint, ...]:
+    """The checkpoints behind the last that says what the journal says, or else behind the last of which it knows.
+
+    A rank does not tell what came first after a step was reopened: done, reopened, skipped are of one try.
+    """
+    here, stands = (state.tries, _word(state)), _stands(state)
+    last = range(len(blocks), 0, -1)
+    same = next((i for i in last if (blocks[i - 1].try_number, blocks[i - 1].status) == here), 0)
+    return tuple(blocks[same or next((i for i in last if _place(blocks[i - 1]) <= stands), 0) :])
+
+
+def _word(state: StepState) -> str:
+    """What the checkpoint says that is the copy of the step's last line."""
+    if state.status is StepStatus.WORKING:
+        return "running" if state.error is None else "raised"
+    return "reopened" if state.status is StepStatus.PENDING and (state.tries or state.committed) else state.status.value
 
 
 def _place(block: Checkpoint) -> tuple[int, int]:

@@ -310,17 +310,17 @@ def _order_continue(snapshot: Snapshot, _entry: Entry) -> None:
     snapshot.attention = None
 
 
-def _order_retry(snapshot: Snapshot, _entry: Entry) -> None:
+def _order_retry(snapshot: Snapshot, entry: Entry) -> None:
     for step in snapshot.steps.values():
         if step.status is StepStatus.FAILED:
-            step.reopen()
+            step.reopen(entry.get("at"))
     _live_on(snapshot)
 
 
 def _order_redo(snapshot: Snapshot, entry: Entry) -> None:
     state = snapshot.step_of(entry)
     state.tries = max(state.tries, int(entry.get("try", 0)))
-    state.reopen()
+    state.reopen(entry.get("at"))
     snapshot.redone = snapshot.lines
     _live_on(snapshot)
 
@@ -346,7 +346,7 @@ def _order_resolve(snapshot: Snapshot, entry: Entry) -> None:
         step.args = None  # a person vouches for it, whatever it is asked for with
         step.error, step.open_run, step.committed = None, None, snapshot.lines
     else:
-        step.reopen()
+        step.reopen(entry.get("at"))
     _live_on(snapshot)
 
 

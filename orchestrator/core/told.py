@@ -66,8 +66,9 @@ class StepState:
         self.open_run = None
         self.spent = max(0, self.spent - 1)
 
-    def reopen(self) -> None:
+    def reopen(self, at: str | None) -> None:
         """It is to be done anew, with all its tries."""
+        self.at = at or self.at
         self.status = StepStatus.PENDING
         self.spent = 0
         self.open_run = None

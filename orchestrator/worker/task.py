@@ -216,15 +216,19 @@ class Task(Conversation):
             return self._writer.result_of(state)
 
     def _reopen(self, state: StepState) -> None:
-        """A step before it was redone and changed what this one gets; what `once` did is for a person to judge."""
+        """A step before it was redone and changed what this one gets; what `once` did is for a person to judge, by one
+        line: there is no moment at which it could be taken for one that is to be done again."""
+        once = state.effect == Effect.ONCE
         with self._disk():
-            self._writer.will_reopen(state.label)
+            self._writer.will_reopen(state.label, redo=not once)
+            if once:
+                self._writer.commit(state.label, StepStatus.UNCERTAIN, why="done before, with other arguments")
+                self._settle_soon()
+                return
             known = self._writer.snapshot.redone == self._redone
             self._writer.record("redo", sync=True, step=state.label, why="a step before it was done anew")
             if known:  # no order of a person came in between
                 self._redone = self._writer.snapshot.redone
-            if state.effect == Effect.ONCE:
-                self._writer.commit(state.label, StepStatus.UNCERTAIN, why="done before, with other arguments")
         self._settle_soon()
 
     def _give_up(self, state: StepState, error: StepError, commit: bool) -> None:

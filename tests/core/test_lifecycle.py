@@ -42,7 +42,7 @@ WRONG = StepError("runtime", "ValueError", "no")
 MAY = {
     PENDING: "working done skipped failed uncertain",
     WORKING: "working done failed uncertain skipped",
-    DONE: "pending",
+    DONE: "pending uncertain",
     FAILED: "pending skipped",
     SKIPPED: "pending",
     UNCERTAIN: "done pending skipped",
