@@ -117,9 +117,9 @@ class Face:
         displaced, temporary = files.swap_in(self.path, data, expected=before, sync=sync, whole=whole)
         self._written, self._dirty = data, False
         self._remember(_stamp(self.path))
-        if displaced is None:
+        if displaced is None or displaced == before:
             return None
-        if displaced in (before, data):
+        if displaced == data and temporary is not None:
             files.drop(temporary)
             return None
         return Displaced(displaced, before, temporary)

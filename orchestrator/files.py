@@ -49,7 +49,8 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL  # which follows no link
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
-Displaced = tuple[bytes | None, str]  #: what lay under a name before, and the temporary in which it lies until `drop`
+#: What lay under a name before, and the temporary in which it lies until `drop`; None when that is gone.
+Displaced = tuple[bytes | None, str | None]
 _MEND = "free space or mend the disk, then recover the task"
 _datasync = getattr(os, "fdatasync", None) or os.fsync
 
@@ -170,7 +171,7 @@ def replace(path: str, data: bytes, *, sync: bool) -> None:
 def exchange(path: str, data: bytes, *, expected: bytes | None, sync: bool) -> bytes | None:
     """As `swap_in`, for who needs no more than the content: it is dropped."""
     displaced, temporary = swap_in(path, data, expected=expected, sync=sync)
-    if displaced is not None:
+    if displaced is not None and temporary is not None:
         drop(temporary)
     return displaced
 
@@ -194,11 +195,12 @@ def swap_in(path: str, data: bytes, *, expected: bytes | None, sync: bool, whole
     if not swapped:
         _rename(temporary, path)
     displaced = _displaced(temporary, path, expected) if swapped else None
-    if displaced is not None and displaced == expected:
+    known = displaced is not None and displaced == expected
+    if known:
         drop(temporary)  # before the sync: a power cut that brought it back would bring back its marks
     if sync:
         sync_directory(os.path.dirname(path))
-    return displaced, temporary
+    return displaced, None if known else temporary
 
 
 def drop(temporary: str) -> None:

@@ -77,7 +77,8 @@ def _edit_dropped_before_it_is_merged(patch: pytest.MonkeyPatch) -> None:
 
     def dropping(*args: Any, **more: Any) -> Any:
         displaced, temporary = exchange(*args, **more)
-        files.drop(temporary)
+        if temporary is not None:
+            files.drop(temporary)
         return displaced, temporary
 
     patch.setattr(files, "swap_in", dropping)

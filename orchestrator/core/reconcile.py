@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.core import names, rebuild
-from orchestrator.core.model import Checkpoint, Effect, StepStatus
+from orchestrator.core.model import Checkpoint, StepStatus
 from orchestrator.core.snapshot import Snapshot, StepState
 from orchestrator.core.stepfile import StepFile
 
@@ -44,7 +44,7 @@ def ahead(snapshot: Snapshot, files: Mapping[str, StepFile], attempt: int = 0) -
         label = snapshot.labels.get(step)
         state = snapshot.steps[label] if label is not None else None
         later = blocks if state is None else _behind(blocks, state)
-        if not later or (state is None and _only_begun(snapshot, later)):
+        if not later:
             continue
         found = rebuild.Step(step, label or names.label(step, snapshot.steps), None, later, file)
         if state is None:
@@ -54,14 +54,6 @@ def ahead(snapshot: Snapshot, files: Mapping[str, StepFile], attempt: int = 0) -
         known.append(rebuild.Step(step, found.label, None, blocks, file))
     most = max([attempt, *(rebuild.bounded(block.attempt) for step in known for block in step.blocks)])
     return Ahead(tuple(lines), most, rebuild.deaths(known))
-
-
-def _only_begun(snapshot: Snapshot, blocks: Sequence[Checkpoint]) -> bool:
-    """Whether there is no more to a step than a beginning that was not synced: it is begun anew, where it belongs."""
-    return all(
-        block.status == "running" and block.effect != Effect.ONCE and block.attempt <= snapshot.attempt_number
-        for block in blocks
-    )
 
 
 def _behind(blocks: Sequence[Checkpoint], state: StepState) -> tuple[Checkpoint, ...]:
