@@ -94,7 +94,7 @@ class TaskWriter(StepWriter):
         fields |= self._result if said.result is not None else {}
         self.complete_step_files()
         self.record("end", sync=True, outcome=said.status, announcement=announcement_to_json(said), **fields)
-        self.show_end()
+        self.show_all()
         self.write_retro()
         self.close_attempt(said.status)  # last: whoever finds it need not look whether the rest is there
 

@@ -129,6 +129,7 @@ async def see_that_it_is_given_up(root: Path, where: Paths, said: Announcement, 
     assert len(pauses(where)) == deaths - 1
     see_that_it_was_no_hot_loop(where)
     assert store.row(where).state == "failed"
+    assert store.ended_by_tail(where), "whoever lists it need not read all of its journal"
     follows = explain.explain(inspection.facts_of(where, lambda: 0.0)).next
     assert (follows.by, follows.command) == ("person", f"orchestrator retry {where.task_id}")
     before = Path(where.journal).read_bytes()

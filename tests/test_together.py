@@ -278,6 +278,7 @@ async def test_cancelling_a_task_that_nobody_works_on_ends_it(root: Path, ledger
     assert kit.tries(ledger, "two") == [1]
     cancelled_whole(where)
     assert (await kit.recover(root, where))[0].action == "ended"
+    assert store.ended_by_tail(where), "whoever lists it need not read all of its journal"
 
 
 async def test_cancelling_a_task_that_has_ended_changes_nothing(root: Path, ledger: Ledger) -> None:
