@@ -473,7 +473,7 @@ class Model:
             return "alive"
         then = self.foreseen()
         action = {"start": "resumed"}.get(then.next(), then.next())
-        if self.face is None and not (self.end is not None and self.clock == self.finished and not self.ever_asked):
+        if self.face is None:
             action = "damaged"
         if self.needs_nobody():
             return action

@@ -703,3 +703,14 @@ def test_that_a_person_has_to_decide_is_told_once_wherever_the_worker_is_killed_
         entries = store.read_journal(machine.task.seat.where).entries
         told = [e["announcement"]["status"] for e in entries if e["kind"] == "closed" and "announcement" in e]
         assert told == ["uncertain"]
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["by its worker", "by a coordinator"])
+def test_of_an_ended_task_without_its_face_is_told_that_it_was_mended_whoever_ended_it(
+    machine: Machine, done: bool
+) -> None:
+    machine.spawn((Asked("a"),), planned=0, deaths=1, begin=1)
+    machine.a_step_ends("one") if done else machine.the_worker_is_killed()
+    machine.task_md_is_deleted(1)
+    machine.somebody_recovers()
+    assert machine.task.face.exists()
