@@ -338,8 +338,8 @@ class Checked:
 
 
 def _in_any_order(end: Any) -> Any:
-    """The same tasks, the lines of their task.md sorted."""
-    return [{**task, "task.md": sorted(task["task.md"].split("\n"))} for task in end]
+    """The same tasks, the lines of their task.md sorted; the blank ones, torn off, are not made again."""
+    return [{**task, "task.md": sorted(filter(None, task["task.md"].split("\n")))} for task in end]
 
 
 def _difference(expected: Any, found: Any, path: str = "") -> str:
