@@ -6,6 +6,7 @@ The rules are the tables at the top. Each check is tried on planted violations t
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import os
 import re
@@ -434,6 +435,7 @@ def documented_names(markdown: str) -> list[str]:
 # ---- the real house
 
 
+@functools.cache
 def read(directory: Path) -> list[Module]:
     """All modules under a directory, by their dotted names; those in templates are data."""
     found = []
