@@ -133,9 +133,18 @@ def _kept(argument: Any) -> Any:
 
 
 def read(log: Path) -> list[Event]:
-    data, found, at = log.read_bytes(), [], 0
+    return read_from(log, 0)[0]
+
+
+def read_from(log: Path, begin: int) -> tuple[list[Event], int]:
+    """What was written down from a place of the log on, and the place where that ends."""
+    with open(log, "rb") as file:
+        file.seek(begin)
+        data = file.read()
+    found: list[Event] = []
+    at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         found.append(Event(*pickle.loads(data[at + 4 : at + 4 + size])))
         at += 4 + size
-    return found
+    return found, begin + at

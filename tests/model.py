@@ -26,7 +26,10 @@ TAG = {
     UNCERTAIN: "working",
 }
 
-UNKNOWN: Any = object()  #: arguments that nobody can compare
+#: The lines of steps in task.md: each with its tag.
+Lines = list[tuple[str, str]]
+
+UNKNOWN: Any = "unknown"  #: arguments that nobody can compare
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,12 @@ class Model:
     finished: int = -1  #: when its end was the last that was written down
     entered: Counter[str] = field(default_factory=Counter)
     said: list[tuple[str, ...]] = field(default_factory=list)  #: what the worker told the ledger, of this move
+    may: list[Model] | None = field(default_factory=list)  #: how it may stand after a power cut; None: nobody asks
+    faces: list[Lines | None] = field(default_factory=list)  #: what task.md may say then
     history: list[Model] | None = None  #: how it stood after each line of the journal, while somebody asks
+
+    def __post_init__(self) -> None:
+        self.may, self.faces = [self.moment()], [self.face]
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
@@ -128,17 +136,43 @@ class Model:
     def lines(self) -> list[tuple[str, str]]:
         return [(label, TAG[self.steps[label].status]) for label in self.order]
 
-    def tick(self) -> None:
-        """A line was written into the journal."""
+    def tick(self, *, sync: bool = True) -> None:
+        """A line was written into the journal; with `sync` it and all before it survive a power cut."""
         self.clock += 1
+        if self.may is not None:
+            self.may.append(self.moment())
+            self.faces.append(self.lines())  # with some lines task.md is written, with others it is not
         self.passes()
+        if sync:
+            self.synced()
+
+    def synced(self) -> None:
+        if self.may is not None:
+            self.may = [self.moment()]
+
+    def shows(self, *, sync: bool = False) -> None:
+        """task.md was written."""
+        self.faces = [self.face] if sync else [*self.faces, self.face]
 
     def passes(self) -> None:
         """A moment has come at which somebody may be killed."""
         if self.history is not None:
-            history, self.history = self.history, None
-            history.append(copy.deepcopy(self))
-            self.history = history
+            self.history.append(self.before())
+
+    def before(self) -> Model:
+        """How it stands, and may stand after a power cut."""
+        moment = self.moment()
+        moment.may, moment.faces = None if self.may is None else list(self.may), list(self.faces)
+        return moment
+
+    def moment(self) -> Model:
+        """How it stands, and no more of it."""
+        beside = self.may, self.faces, self.history
+        self.may, self.faces, self.history = None, [], None
+        try:
+            return copy.deepcopy(self)
+        finally:
+            self.may, self.faces, self.history = beside
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
@@ -246,16 +280,18 @@ class Model:
             return
         step.reopen()
         known = self.redone == self.seen_redone
-        self.tick()
-        self.redone = self.clock
+        self.redone = self.clock + 1
         self.live_on()
+        self.tick()
         if known:
             self.seen_redone = self.redone
 
     def unmark(self, label: str, tag: str) -> None:
         """task.md does not say any more that the step is finished, before the journal does not."""
         if self.face is not None and self.steps[label].status in FINISHED and not self.edited:
-            self.face = [(x, tag if x == label else shown) for x, shown in self.face]
+            ordered = {x: "redo" for x, shown in self.face if shown == "redo"}
+            self.face = [(x, {**ordered, label: tag}.get(x, now)) for x, now in self.lines()]
+            self.shows(sync=True)
             self.passes()
 
     def begin(self, asked: Asked, args: Any) -> None:
@@ -263,7 +299,7 @@ class Model:
         step = self.step_of(asked.label, before[-1] if before else None)
         step.status, step.args, step.effect = WORKING, args, asked.effect
         step.tries, step.spent, step.open, step.raised = step.tries + 1, step.spent + 1, True, False
-        self.tick()
+        self.tick(sync=asked.effect == "once")
         self.stands = ("in", asked.label)
         self.entered[asked.label] += 1
         self.said.append(("entered", asked.label, str(step.tries)))
@@ -287,14 +323,15 @@ class Model:
         step.raised = status == FAILED
         if status == DONE:
             self.deaths = self.leaves = 0
+        step.committed = self.clock + 1
         self.tick()
-        step.committed = self.clock
 
     def plan(self, labels: list[str]) -> None:
         for label in labels:
             if label not in self.steps:
                 self.step_of(label, None)
-                self.tick()
+                self.tick(sync=False)
+        self.synced()
 
     # -- what its steps do, by order of the script ---------------------------------------------------------------
 
@@ -320,7 +357,7 @@ class Model:
     def it_raised(self, label: str) -> None:
         step = self.steps[label]
         step.open, step.raised = False, True
-        self.tick()
+        self.tick(sync=False)
 
     def go_on(self, asked: Asked) -> None:
         """With the same step, without a border before it."""
@@ -351,6 +388,7 @@ class Model:
     def rest(self) -> None:
         """The attempt closes because a person has to decide."""
         self.write_face(always=self.face is None)
+        self.shows(sync=True)
         self.close()
         self.told = self.waits_for()
         self.tick()
@@ -381,10 +419,11 @@ class Model:
         self.end, self.ends, self.paused = outcome, self.ends + 1, False
         self.tick()
         self.write_face(always=True)
+        self.shows(sync=True)
         self.close()
         self.told = None
+        self.finished = self.clock + 1
         self.tick()
-        self.finished = self.clock
 
     def live_on(self) -> None:
         self.deaths = self.leaves = 0
@@ -462,8 +501,7 @@ class Model:
 
     def foreseen(self) -> Model:
         """How it will stand when somebody has taken it over."""
-        other = copy.deepcopy(self)
-        other.history = None
+        other = self.moment()
         other.take_over()
         return other
 
@@ -495,8 +533,7 @@ class Model:
 
     def has_news(self) -> bool:
         due = [r for r in self.requests if r["verb"] != "cancel" or self.end is not None]
-        then = copy.deepcopy(self)
-        then.history = None
+        then = self.moment()
         then.clock = 0
         then.take_edits(None)
         return bool(due) or then.clock > 0 or (self.end is not None and not self.closed)
@@ -504,8 +541,7 @@ class Model:
     def cancel(self) -> str:
         """Ends it for good: its worker is stopped first."""
         if self.alive or self.foreseen().end is None:
-            self.requests.append({"verb": "cancel"})
-            self.ever_asked = True
+            self.asks({"verb": "cancel"})
         if self.alive:
             self.stops() if self.supervised else self.close()
         if not self.supervised:
@@ -547,15 +583,22 @@ class Model:
         """`refused`, or `given` to who works on it, or `done` at once."""
         if self.refuses(request):
             return "refused"
-        self.ever_asked = True
+        self.asks(request)
         if request["verb"] == "send":
-            self.unread.append(request["text"])
             return "given"
-        self.requests.append(request)
         if self.alive:
             return "given"
         self.put_in_order()
         return "done"
+
+    def asks(self, request: dict[str, Any]) -> None:
+        """It is written down beside the journal, durably."""
+        for stands in (self, *(self.may or [])):
+            stands.ever_asked = True
+            if request["verb"] == "send":
+                stands.unread = [*stands.unread, request["text"]]
+            else:
+                stands.requests = [*stands.requests, request]
 
     def put_in_order(self) -> None:
         self.take_over()
@@ -577,9 +620,9 @@ class Model:
             if not refused:
                 came.add(request["verb"])
                 self.obey(request)
+            if not refused and request["verb"] == "redo":
+                self.redone = self.clock + 1
             self.tick()
-            if request["verb"] in ("redo",) and request["verb"] in came:
-                self.redone = self.clock
         return came
 
     def obey(self, request: dict[str, Any]) -> None:
@@ -621,12 +664,21 @@ class Model:
 
     def face_is_deleted(self) -> None:
         self.face, self.edited = None, False
+        self.shows(sync=True)
+
+    def comes_up(self, face: Lines | None) -> None:
+        """After a power cut: with what task.md says, all of it on the disk for certain."""
+        self.alive = self.supervised = False
+        self.stands, self.how, self.messy, self.said = None, "lost", True, []
+        self.face = face
+        self.may, self.faces = [self.moment()], [face]
 
     def is_copied(self) -> Model:
         """Under another id: its worker is none of the copy's."""
-        other = copy.deepcopy(self)
+        other = self.moment()
         other.alive = other.supervised = False
         other.stands, other.how = None, "lost"
+        other.may, other.faces = [other.moment()], [other.face]
         return other
 
     def journal_is_lost(self, deaths: int, spent: dict[str, int]) -> None:
@@ -649,6 +701,7 @@ class Model:
             self.take_edits(self.shown)
         self.face = self.lines()
         self.shown = dict(self.face)
+        self.shows()
 
     def merge(self) -> None:
         if self.edited:
@@ -680,8 +733,8 @@ class Model:
         if tag == "redo" and (step.status in FINISHED or step.status in (FAILED, UNCERTAIN)):
             step.reopen()
             self.live_on()
+            self.redone = self.clock + 1
             self.tick()
-            self.redone = self.clock
         elif tag == "working done" and step.status not in (*FINISHED, FAILED):
             self.commit(label, DONE, by_hand=True)
         elif tag == "skipped" and step.status not in FINISHED:

@@ -165,6 +165,22 @@ class Disk:
             inode = inode.entries[part]
         return inode
 
+    # -- what others have done to it, and synced -------------------------------------------------------------------
+
+    def was_made(self, path: Path) -> None:
+        """A directory with all that lies in it."""
+        above = self._at(str(path.parent))
+        assert above.entries is not None
+        above.entries[path.name] = above.sure_entries[path.name] = new = Inode(directory=True)
+        self._take(path, new)
+
+    def was_removed(self, path: str) -> None:
+        """A directory with all that lay in it."""
+        above, name = self._at(os.path.dirname(path)), os.path.basename(path)
+        assert above.entries is not None
+        del above.entries[name]
+        above.sure_entries.pop(name, None)
+
     def number(self, number: int) -> Inode | None:
         """The inode that has this number now."""
         return self._by_number.get(number)

@@ -27,8 +27,9 @@ from typing import Any
 
 import anyio
 import inline
+from mains import Mains
 
-from orchestrator import NotDone, adoption, containment, current_step, files, identity, workspace
+from orchestrator import NotDone, adoption, containment, current_step, files, identity, store, workspace
 from orchestrator.core import lifecycle
 from orchestrator.core.model import Limits, TaskSpec
 from orchestrator.errors import Refused
@@ -103,7 +104,8 @@ class Died(Exception):  # noqa: N818 - it was told to
 
 
 class Doom:
-    """Stands in for `os` inside `orchestrator.files`: the process is killed when it comes to one operation."""
+    """Stands in for `os` inside `orchestrator.files`, on top of whoever does: the process is killed when it comes to
+    one operation."""
 
     left = 0  #: operations until then; 0: it lives
     layer: Doom | None = None
@@ -112,14 +114,17 @@ class Doom:
     def arm(cls, operations: int) -> None:
         cls.left = operations
         if cls.layer is None:
-            cls.layer = cls()
+            cls.layer = cls(files.os)
             swap, datasync = files._swap, files._datasync
             files.os = cls.layer  # type: ignore[assignment]
             files._swap = lambda one, other: cls.layer.do(lambda: swap(one, other))
             files._datasync = lambda fd: cls.layer.do(lambda: datasync(fd))
 
+    def __init__(self, below: Any) -> None:
+        self._below = below
+
     def __getattr__(self, name: str) -> Any:
-        real = getattr(os, name)
+        real = getattr(self._below, name)
         if name not in ("open", "write", "fsync", "rename", "unlink", "mkdir", "ftruncate"):
             return real
 
@@ -192,9 +197,11 @@ class Stage:
         self.root = self.base / "root ü"
         self.root.mkdir()
         self.log = self.base / "log"
+        self.mains = Mains(self.root, self.base / "operations")
         inline._warm_up()
 
     def close(self) -> None:
+        self.mains.close()
         close_channels()
         shutil.rmtree(self.base)
 
@@ -378,7 +385,8 @@ class Stage:
         self.attend(seat)
         if seat.worker is not None:
             return True
-        return seat.coordinating is None and lock_is_free(seat.where)
+        gone = seat.coordinating is None and lock_is_free(seat.where)
+        return gone and store.look(seat.where).alive is not True  # who dies gives up the lock first
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -5,15 +5,16 @@ A machine plays scripts of moves to the product and to the model (tests/model.py
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import glob
 import json
 import os
 import re
-import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import stage
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-from model import FINISHED, TAG, Asked, Model, Question
+from model import FINISHED, TAG, Asked, Lines, Model, Question
+from power import LOST, WHOLE
 from stage import Seat, Stage
 
 from orchestrator import store
@@ -36,6 +38,14 @@ NAMES = (("a", 1), ("b", 1), ("c", 1), ("b", 2), ("d (x)", 1))
 VALUES = st.sampled_from(["one", "two", "three", "large"])
 NEW = st.sampled_from(["new", "neu ü", "e"])
 GARBAGE = st.sampled_from(["[wroking] a", "- [] b", "[working done]", "> [redo] a", "bad \udcff bytes", "", "[ende]"])
+
+#: How what was not synced comes up after a power cut: the newest of it each in its own way, and all the rest.
+HOWS = st.lists(st.integers(0, 5), max_size=12)
+OTHERWISE = st.sampled_from([LOST, WHOLE])
+
+#: What comes after a death in the middle of a write.
+NOTHING, RECOVERS, POWER_CUT = range(3)
+THEN = st.sampled_from([NOTHING, RECOVERS, RECOVERS, POWER_CUT])
 
 
 @st.composite
@@ -63,6 +73,7 @@ class Both:
     model: Model
     notes: set[str] = dataclasses.field(default_factory=set)  #: in task.md since its person saved it last
     thoughts: dict[str, set[str]] = dataclasses.field(default_factory=dict)  #: in the files of its steps
+    kept: dict[str, set[str]] = dataclasses.field(default_factory=dict)  #: those that no power cut takes away
     runs: Counter[str] = dataclasses.field(default_factory=Counter)  #: by the ledger: how often each step was entered
 
     @property
@@ -99,9 +110,10 @@ class Play:
     def copy(self, of: Both) -> Both:
         where = of.seat.where
         other = f"{where.directory[:-3]}{500 + len(self.tasks)}"
-        shutil.copytree(where.directory, other)
+        self.stage.mains.copy(where.directory, other)
         stage.channel(other)
-        both = Both(Seat(Paths(other)), of.model.is_copied(), set(of.notes), copy.deepcopy(of.thoughts), of.runs.copy())
+        thoughts, kept = copy.deepcopy(of.thoughts), copy.deepcopy(of.thoughts)
+        both = Both(Seat(Paths(other)), of.model.is_copied(), set(of.notes), thoughts, kept, of.runs.copy())
         self.tasks.append(both)
         return both
 
@@ -113,6 +125,8 @@ class Play:
         assert fitting, f"it stands as it never stood: {look(task.seat.where).snapshot}"
         marked = [moment for moment in fitting if self.redos(moment.face) == self.redos(self.lines_of(task))]
         task.model = model = (marked or fitting)[-1]
+        model.may = fitting[0].may  # whether the last line was synced, nobody knows
+        model.faces = [face for moment in fitting for face in moment.faces]
         model.alive = model.supervised = False
         model.stands, model.how, model.messy = None, "lost", True
         task.seat.drain()
@@ -147,6 +161,70 @@ class Play:
             *(known, model.order, model.paused, model.questions, model.heard, model.deaths),
             *(model.end, model.closed, model.attempts),
         )
+
+    # -- after a power cut ---------------------------------------------------------------------------------------------
+
+    def cut_power(self, hows: Sequence[int], otherwise: str) -> None:
+        """Of the whole machine; then somebody recovers all tasks."""
+        for task in self.tasks:
+            self.stage.end(task.seat)
+            task.seat.drain()
+            task.runs.update(words[1] for words in task.seat.said if words[0] == "entered")
+            task.seat.said.clear()
+        self.stage.mains.cut(hows, otherwise)
+        for task in self.tasks:
+            self.comes_up(task)
+
+    def comes_up(self, task: Both) -> None:
+        """It stands as after one of its lines, not before the last one that was synced; and so it goes on."""
+        model = task.model
+        may = model.may
+        assert may is not None
+        lies = [number for number, one in enumerate(may) if self.stands_as(task, one)]
+        assert lies, f"it stands as it may not: {look(task.seat.where).snapshot}"
+        faces = self.faces_of(task)
+        self.thoughts_of(task)
+        said = self.stage.recover(task.seat)
+        ways = [self.comes_to(task, one, face) for one in may[lies[0] :] for face in faces]
+        fitting = [way for way, expected in ways if said in (expected, "damaged") and self.fits(task, way)]
+        assert fitting, f"it came up and went on as it may not: {said}, {look(task.seat.where).snapshot}"
+        task.model = fitting[-1]
+
+    def faces_of(self, task: Both) -> list[Lines | None]:
+        """What task.md may be taken to say: what it says, or what a kill left beside it. One that is unsynced may be
+        torn, unless a person has written into it."""
+        model, left = task.model, self.left(task)
+        found = self.lines_of(task) if task.face.exists() else None
+        torn = [face for face in model.faces if face and found is not None and face[: len(found)] == found != face]
+        assert found in model.faces or torn or left, f"task.md says what it may not: {found}, not one of {model.faces}"
+        assert left or found in model.faces or not task.notes, "a note was lost"
+        return [*(model.faces if left else []), *([] if found else [None]), found]
+
+    @staticmethod
+    def left(task: Both) -> list[Path]:
+        """The temporaries of task.md."""
+        return list(Path(task.seat.where.directory).glob(".orchestrator-*"))
+
+    def thoughts_of(self, task: Both) -> None:
+        """The newest may be lost, but none that had been there when the task ended."""
+        snapshot = look(task.seat.where).snapshot
+        for label, thoughts in task.thoughts.items():
+            text = self.text_of(task, snapshot.steps[label].file if label in snapshot.steps else f"{label}.md")
+            there = {thought for thought in thoughts if thought in text}
+            assert there >= task.kept.get(label, set()), "a note of a step was lost"
+            task.thoughts[label] = there
+        task.thoughts = {label: there for label, there in task.thoughts.items() if there}
+
+    @staticmethod
+    def comes_to(task: Both, one: Model, face: Lines | None) -> tuple[Model, str]:
+        then = one.moment()
+        then.comes_up(face)
+        then.entered = task.runs.copy()
+        return then, then.recover()
+
+    def fits(self, task: Both, model: Model) -> bool:
+        said = [words for words in task.seat.said if words[0] != "noted"]
+        return said == model.said and self.stands_as(task, model) and self.lines_of(task) == model.face
 
     # -- what must be true -----------------------------------------------------------------------------------------
 
@@ -231,11 +309,18 @@ class Play:
         if task.face.exists() and not task.model.messy:
             lines = set(task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
             assert task.notes <= lines, "a note was lost"
+        if task.model.end is not None and task.model.closed:
+            task.kept = copy.deepcopy(task.thoughts)
         for label, thoughts in task.thoughts.items():
-            file = Path(where.directory, look(where).snapshot.steps[label].file)
-            text = file.read_text()
+            text = self.text_of(task, look(where).snapshot.steps[label].file)
             assert all(thought in text for thought in thoughts), "a note of a step was lost"
         assert task.model.messy or not list(Path(where.directory).rglob(".orchestrator-*"))
+
+    @staticmethod
+    def text_of(task: Both, file: str) -> str:
+        """Of a step's file, and of what a power cut has ruined of it, which is set aside."""
+        found = sorted(Path(task.seat.where.directory).glob(f"{glob.escape(file)}*"))
+        return "".join(path.read_text(errors="replace") for path in found)
 
     def check_doors(self) -> None:
         """What `list` and `show --json` tell, of all tasks."""
@@ -448,10 +533,9 @@ class Machine(RuleBasedStateMachine):
 
     def save(self, how: Any, by_rename: bool) -> None:
         lines = how(self.task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
-        new = self.task.face.with_name("task.md~") if by_rename else self.task.face
-        new.write_bytes("\n".join(lines).encode("utf-8", "surrogateescape"))
-        if by_rename:
-            os.rename(new, self.task.face)
+        data = "\n".join(lines).encode("utf-8", "surrogateescape")
+        self.play.stage.mains.save(self.task.face, data, by_rename=by_rename)
+        self.m.shows(sync=True)
         self.after()
 
     def line_of(self, lines: list[str], label: str) -> int:
@@ -531,7 +615,7 @@ class Machine(RuleBasedStateMachine):
     @rule(really=st.integers(0, 2))
     def task_md_is_deleted(self, really: int) -> None:
         if really:
-            self.task.face.unlink()
+            self.play.stage.mains.delete(self.task.face)
             self.task.notes.clear()
             self.m.face_is_deleted()
             self.after()
@@ -541,21 +625,19 @@ class Machine(RuleBasedStateMachine):
     def the_file_of_a_step_is_deleted(self, number: int) -> None:
         begun = [label for label, s in self.m.steps.items() if s.tries]
         label = begun[number % len(begun)]
-        Path(self.task.seat.where.directory, look(self.task.seat.where).snapshot.steps[label].file).unlink(
-            missing_ok=True
-        )
+        file = look(self.task.seat.where).snapshot.steps[label].file
+        self.play.stage.mains.delete(Path(self.task.seat.where.directory, file))
         self.task.thoughts.pop(label, None)
+        self.task.kept.pop(label, None)
         self.after()
 
     @precondition(lambda self: self.stands("in") and not self.m.edited)
     @rule(what=st.sampled_from(["journal.jsonl", "."]), value=VALUES)
     def the_journal_is_deleted_while_a_step_runs(self, what: str, value: Any) -> None:
         inner = Path(self.task.seat.where.inner)
+        self.play.stage.mains.delete(inner / what)
         if what == ".":
-            shutil.rmtree(inner)
             self.m.requests, self.m.unread, self.m.ever_asked = [], [], False
-        else:
-            (inner / what).unlink()
         self.a_step_ends(value)
 
     @precondition(lambda self: len(self.play.tasks) < 3 and not self.m.messy)
@@ -573,10 +655,12 @@ class Machine(RuleBasedStateMachine):
     # -- deaths in the middle of a write ---------------------------------------------------------------------------
 
     @precondition(lambda self: self.stands("in") and not self.m.supervised)
-    @rule(value=st.one_of(VALUES, st.just("raises")), operation=st.integers(1, 40), then=st.integers(0, 3))
-    def the_worker_is_killed_while_a_step_ends(self, value: Any, operation: int, then: int = 1) -> None:
+    @rule(value=st.one_of(VALUES, st.just("raises")), operation=st.integers(1, 40), then=THEN, hows=HOWS)
+    def the_worker_is_killed_while_a_step_ends(
+        self, value: Any, operation: int, then: int = RECOVERS, hows: Sequence[int] = ()
+    ) -> None:
         stage_, seat = self.play.stage, self.task.seat
-        before = copy.deepcopy(self.m)
+        before = self.m.before()
         self.m.history = []
         self.m.raises() if value == "raises" else self.m.returns(stage.VALUES[value])
         steps, self.m.history = self.m.history, None
@@ -585,12 +669,18 @@ class Machine(RuleBasedStateMachine):
         if seat.worker is not None:
             stage_.doom(seat, 0)
         elif self.play.stands_as(self.task, self.m) and not self.temporaries():
-            pass  # it had come to its end
+            self.m.may = steps[-1].may  # it had come to its end, or to the sync of its last line
         else:
             self.play.died(self.task, [before, *steps])
         self.after()
-        if then and not self.m.alive:
+        if not self.m.alive:
+            self.and_then(then, hows)
+
+    def and_then(self, then: int, hows: Sequence[int]) -> None:
+        if then == RECOVERS:
             self.somebody_recovers()
+        elif then == POWER_CUT:
+            self.the_power_is_cut(hows, LOST)
 
     def temporaries(self) -> bool:
         return bool(list(Path(self.task.seat.where.directory).rglob(".orchestrator-*")))
@@ -598,9 +688,11 @@ class Machine(RuleBasedStateMachine):
     @precondition(
         lambda self: not self.m.supervised and not self.m.alive and self.m.face is not None and not self.m.messy
     )
-    @rule(operation=st.integers(1, 40), then=st.integers(0, 3))
-    def a_coordinator_is_killed_while_it_recovers(self, operation: int, then: int = 1) -> None:
-        before = copy.deepcopy(self.m)
+    @rule(operation=st.integers(1, 40), then=THEN, hows=HOWS)
+    def a_coordinator_is_killed_while_it_recovers(
+        self, operation: int, then: int = RECOVERS, hows: Sequence[int] = ()
+    ) -> None:
+        before = self.m.before()
         self.m.history = []
         self.m.recover()
         steps, self.m.history = self.m.history, None
@@ -609,8 +701,21 @@ class Machine(RuleBasedStateMachine):
             if self.task.seat.worker is None:
                 self.play.died(self.task, [before, *steps])
         self.after()
-        if then and not self.m.alive and not self.m.supervised:
-            self.somebody_recovers()
+        if not self.m.alive and not self.m.supervised:
+            self.and_then(then, hows)
+
+    @precondition(lambda self: self.stands("in"))
+    @rule(value=VALUES, hows=HOWS, otherwise=OTHERWISE)
+    def a_step_ends_and_the_power_is_cut(self, value: Any, hows: Sequence[int], otherwise: str) -> None:
+        self.a_step_ends(value)
+        self.the_power_is_cut(hows, otherwise)
+
+    @rule(hows=HOWS, otherwise=OTHERWISE)
+    def the_power_is_cut(self, hows: Sequence[int], otherwise: str) -> None:
+        self.failed = True
+        self.play.cut_power(hows, otherwise)
+        self.failed = False
+        self.after()
 
 
 #: How many scripts are played; `make crashes` plays more.
@@ -632,11 +737,22 @@ def test_whatever_happens_to_a_task_it_stands_as_the_model_says(python: bool) ->
 # -- scripts that once did not go well, the shortest of each kind ------------------------------------------------------
 
 
+@contextlib.contextmanager
+def playing() -> Iterator[Machine]:
+    machine = Machine()
+    try:
+        yield machine
+    except BaseException:
+        machine.failed = True
+        raise
+    finally:
+        machine.teardown()
+
+
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    machine = Machine()
-    yield machine
-    machine.teardown()
+    with playing() as machine:
+        yield machine
 
 
 def one_step(machine: Machine, *, begin: bool = True, **more: Any) -> None:
@@ -665,12 +781,36 @@ def redone(machine: Machine, effect: str) -> None:
     machine.ordered("redo", step="a")
 
 
-def test_what_was_done_once_is_not_repeated_at_any_death_when_a_step_before_it_ends_otherwise(machine: Machine) -> None:
+def test_what_used_a_step_that_ends_otherwise_when_redone_is_done_anew_with_it(machine: Machine) -> None:
+    """Or the second would stand on a result that nobody stands by any more."""
+    redone(machine, "idempotent")
+    machine.a_step_ends("three")
+    assert machine.m.stands == ("in", "b")
+    assert machine.m.entered["b"] == 2
+    machine.a_step_ends("one")
+    assert machine.m.end == "completed"
+
+
+@pytest.mark.parametrize("otherwise", [WHOLE, LOST])
+@pytest.mark.parametrize("how", range(6))
+def test_what_was_done_is_done_whatever_a_power_cut_leaves_of_the_rest(
+    machine: Machine, how: int, otherwise: str
+) -> None:
+    """Of a step that is done and of one that runs: the first is not entered again, the second is, in any case."""
+    machine.spawn((Asked("a"), Asked("b")), planned=2, deaths=3, begin=1)
+    machine.a_step_ends("one")
+    machine.the_power_is_cut([how] * 4, otherwise)
+    assert (machine.m.entered["a"], machine.m.stands) == (1, ("in", "b"))
+
+
+@pytest.mark.parametrize("then", [RECOVERS, POWER_CUT])
+def test_what_was_done_once_is_not_repeated_at_any_death_when_a_step_before_it_ends_otherwise(then: int) -> None:
     for operation in range(1, 26):
-        redone(machine, "once")
-        machine.the_coordinator_is_killed()
-        machine.the_worker_is_killed_while_a_step_ends("three", operation)
-        assert machine.m.entered["b"] == 1
+        with playing() as machine:
+            redone(machine, "once")
+            machine.the_coordinator_is_killed()
+            machine.the_worker_is_killed_while_a_step_ends("three", operation, then)
+            assert machine.m.entered["b"] == 1
 
 
 def test_an_edit_does_not_settle_what_nobody_knows_of_a_step_that_was_done_before(machine: Machine) -> None:
@@ -688,21 +828,22 @@ def test_a_step_after_one_that_was_redone_is_reopened_though_the_journal_was_los
     play, seat = machine.play, machine.task.seat
     seat.drain()
     seat.said.clear()
-    Path(seat.where.journal).unlink()
+    play.stage.mains.delete(Path(seat.where.journal))
     assert play.stage.recover(seat) == "resumed"
     play.stage.tell(seat, "returns", "three")
     assert [words[:2] for words in seat.said] == [("entered", "a"), ("entered", "b")]
     machine.failed = True  # the model has not heard of it
 
 
-def test_that_a_person_has_to_decide_is_told_once_wherever_the_worker_is_killed_before(machine: Machine) -> None:
+def test_that_a_person_has_to_decide_is_told_once_wherever_the_worker_is_killed_before() -> None:
     for operation in range(1, 16):
-        one_step(machine, effect="once", retries=0)
-        machine.the_coordinator_is_killed()
-        machine.the_worker_is_killed_while_a_step_ends("raises", operation)
-        entries = store.read_journal(machine.task.seat.where).entries
-        told = [e["announcement"]["status"] for e in entries if e["kind"] == "closed" and "announcement" in e]
-        assert told == ["uncertain"]
+        with playing() as machine:
+            one_step(machine, effect="once", retries=0)
+            machine.the_coordinator_is_killed()
+            machine.the_worker_is_killed_while_a_step_ends("raises", operation)
+            entries = store.read_journal(machine.task.seat.where).entries
+            told = [e["announcement"]["status"] for e in entries if e["kind"] == "closed" and "announcement" in e]
+            assert told == ["uncertain"]
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["by its worker", "by a coordinator"])
