@@ -730,7 +730,10 @@ class Model:
 
     def take_tag(self, label: str, tag: str) -> None:
         step = self.steps[label]
-        if tag == "redo" and (step.status in FINISHED or step.status in (FAILED, UNCERTAIN)):
+        ordered = {"verb": "redo", "step": label}
+        if tag == "redo" and ordered in self.requests and not self.refuses(ordered):
+            pass  # it says what was ordered, and that is carried out later
+        elif tag == "redo" and (step.status in FINISHED or step.status in (FAILED, UNCERTAIN)):
             step.reopen()
             self.live_on()
             self.redone = self.clock + 1
