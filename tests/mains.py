@@ -13,20 +13,61 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import disklog
 import power
 from power import LOST, WHOLE, ZERO, Bytes, Disk, How, Item, Tree
 
 
-class Mains:
+class Hands:
+    """What a script does itself to the files of a stage. Each act is synced, as its person's editor does it."""
+
+    def __init__(self) -> None:
+        self._os: Any = os
+
+    def close(self) -> None: ...
+
+    def save(self, path: Path, data: bytes, *, by_rename: bool) -> None:
+        """To another name first, or in place."""
+        how = os.O_CREAT | os.O_EXCL if by_rename else os.O_TRUNC
+        new = path.with_name(path.name + "~") if by_rename else path
+        fd = self._os.open(str(new), os.O_WRONLY | how, 0o644)
+        self._os.write(fd, data)
+        self._os.fsync(fd)
+        os.close(fd)
+        if by_rename:
+            self._os.rename(str(new), str(path))
+        self._sync(path.parent)
+
+    def delete(self, path: Path) -> None:
+        """A file or a directory with all in it. Nothing, when it is not there."""
+        if path.is_dir():
+            self._delete_tree(path)
+        elif path.exists():
+            self._os.unlink(str(path))
+        self._sync(path.parent)
+
+    def _delete_tree(self, path: Path) -> None:
+        shutil.rmtree(path)
+
+    def copy(self, source: str, target: str) -> None:
+        shutil.copytree(source, target)
+
+    def _sync(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY)
+        self._os.fsync(fd)
+        os.close(fd)
+
+
+class Mains(Hands):
     """Of one directory, in which nothing lies yet. Installed until it is closed."""
 
     def __init__(self, root: Path, log: Path) -> None:
         self._root, self._log, self._read = root, log, 0
-        self.recorder = disklog.Recorder(log, log.with_name("no ledger"))
+        self._os = disklog.Recorder(log, log.with_name("no ledger"))
         self._installed = contextlib.ExitStack()
-        self._installed.enter_context(self.recorder.installed())
+        self._installed.enter_context(self._os.installed())
         self._disk = Disk.of(root)
 
     def close(self) -> None:
@@ -37,40 +78,15 @@ class Mains:
         for event in events:
             self._disk.apply(event)
 
-    # -- what a script does, as a person would -----------------------------------------------------------------------
-
-    def save(self, path: Path, data: bytes, *, by_rename: bool) -> None:
-        """As an editor does: to another name first, or in place."""
-        how = os.O_CREAT | os.O_EXCL if by_rename else os.O_TRUNC
-        new = path.with_name(path.name + "~") if by_rename else path
-        fd = self.recorder.open(str(new), os.O_WRONLY | how, 0o644)
-        self.recorder.write(fd, data)
-        self.recorder.fsync(fd)
-        os.close(fd)
-        if by_rename:
-            self.recorder.rename(str(new), str(path))
-        self._sync(path.parent)
-
-    def delete(self, path: Path) -> None:
-        """A file or a directory with all in it. Nothing, when it is not there."""
-        if path.is_dir():
-            self._catch_up()
-            shutil.rmtree(path)
-            self._disk.was_removed(str(path))
-            self._sync(path.parent)
-        elif path.exists():
-            self.recorder.unlink(str(path))
-            self._sync(path.parent)
+    def _delete_tree(self, path: Path) -> None:
+        self._catch_up()
+        super()._delete_tree(path)
+        self._disk.was_removed(str(path))
 
     def copy(self, source: str, target: str) -> None:
         self._catch_up()
-        shutil.copytree(source, target)
+        super().copy(source, target)
         self._disk.was_made(Path(target))
-
-    def _sync(self, directory: Path) -> None:
-        fd = os.open(directory, os.O_RDONLY)
-        self.recorder.fsync(fd)
-        os.close(fd)
 
     # -- the power cut -----------------------------------------------------------------------------------------------
 

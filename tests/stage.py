@@ -27,7 +27,7 @@ from typing import Any
 
 import anyio
 import inline
-from mains import Mains
+from mains import Hands, Mains
 
 from orchestrator import NotDone, adoption, containment, current_step, files, identity, store, workspace
 from orchestrator.core import lifecycle
@@ -44,6 +44,9 @@ SKILL = Path(__file__).with_name("told_skill.py")
 #: What a step may return, by the word that stands for it in a script.
 VALUES: dict[str, Any] = {"one": 1, "two": "zwei", "three": {"three": [3]}, "large": "large " * 12_000}
 
+#: The variable that names the directory of the doors, where workers are programs of their own.
+DOORS = "ORCHESTRATOR_TEST_DOORS"
+
 #: The sockets by which the workers of each directory are told what to do; every fork has them all.
 CHANNELS: dict[str, tuple[socket.socket, socket.socket]] = {}
 
@@ -56,6 +59,16 @@ def channel(directory: str) -> tuple[socket.socket, socket.socket]:
         theirs.setblocking(False)
         inline.KEPT.update((ours.fileno(), theirs.fileno()))
     return CHANNELS[directory]
+
+
+def worker_end(directory: str) -> socket.socket:
+    """In a worker: inherited, or behind the door of its task (tests/doors.py)."""
+    if DOORS not in os.environ:
+        return channel(directory)[1]
+    end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    end.connect(f"{os.environ[DOORS]}/{os.path.basename(directory)}")
+    end.setblocking(False)
+    return end
 
 
 def close_channels() -> None:
@@ -73,7 +86,7 @@ class Told:
     """How a step of the told skill speaks with the script: it says where it stands, and is told how that ends."""
 
     def __init__(self, task: Any) -> None:
-        self._end = channel(str(task.workspace))[1]
+        self._end = worker_end(str(task.workspace))
 
     def say(self, *words: Any) -> None:
         self._end.send(json.dumps([os.getpid(), *words]).encode())
@@ -175,6 +188,7 @@ class Seat:
     """A task on the stage, as the script sees it."""
 
     where: Paths
+    end: Any  #: of the channel to its workers
     worker: int | None = None  #: the pid of the worker that stands somewhere
     coordinating: Coordinating | None = None
     said: list[tuple[str, ...]] = dataclasses.field(default_factory=list)
@@ -182,7 +196,7 @@ class Seat:
     def drain(self) -> None:
         while True:
             try:
-                pid, *words = json.loads(channel(self.where.directory)[0].recv(1 << 16))
+                pid, *words = json.loads(self.end.recv(1 << 16))
             except BlockingIOError:
                 return
             self.said.append(tuple(map(str, words)))
@@ -191,19 +205,27 @@ class Seat:
 
 
 class Stage:
+    recorded = True  #: all that is done to its disk is written down: its power can be cut
+
     def __init__(self) -> None:
         shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a sync costs nothing there
         self.base = Path(tempfile.mkdtemp(prefix="stage-", dir=shm))
         self.root = self.base / "root ü"
         self.root.mkdir()
         self.log = self.base / "log"
-        self.mains = Mains(self.root, self.base / "operations")
+        self.hands: Hands = Mains(self.root, self.base / "operations") if self.recorded else Hands()
         inline._warm_up()
 
     def close(self) -> None:
-        self.mains.close()
+        self.hands.close()
         close_channels()
         shutil.rmtree(self.base)
+
+    def coordinator(self) -> Any:
+        return inline.coordinator(self.root)
+
+    def channel(self, directory: str) -> Any:
+        return channel(directory)[0]
 
     # -- coordinators --------------------------------------------------------------------------------------------
 
@@ -268,7 +290,7 @@ class Stage:
             os._exit(code)
 
     async def _coordinate(self, act: Callable[[Any], Any], writing: int) -> None:
-        async with inline.coordinator(self.root) as coordinator:
+        async with self.coordinator() as coordinator:
             said = await act(coordinator)
             os.write(writing, json.dumps(("said", said)).encode())
             os.close(writing)
@@ -280,8 +302,10 @@ class Stage:
     def spawn(self, spec: TaskSpec) -> Seat:
         where, lock = workspace.create(str(self.root), spec, time.time)
         os.close(lock)
-        channel(where.directory)
-        return Seat(where)
+        return self.seat(where)
+
+    def seat(self, where: Paths) -> Seat:
+        return Seat(where, self.channel(where.directory))
 
     def recover(self, seat: Seat) -> str:
         async def act(coordinator: Any) -> str:
@@ -345,12 +369,12 @@ class Stage:
 
     def tell(self, seat: Seat, *words: Any) -> None:
         seat.worker = None
-        channel(seat.where.directory)[0].send(json.dumps(words).encode())
+        seat.end.send(json.dumps(words).encode())
         self.quiet(seat)
 
     def doom(self, seat: Seat, operation: int) -> None:
         """Its worker dies at this of its next operations on files; 0: it does not."""
-        channel(seat.where.directory)[0].send(json.dumps(["doom", operation]).encode())
+        seat.end.send(json.dumps(["doom", operation]).encode())
 
     def kill(self, seat: Seat, number: int = signal.SIGKILL) -> None:
         """End its worker; and wait for the next one, if somebody looks after the task."""

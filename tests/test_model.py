@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 import stage
+from doors import RealStage
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from mains import Mains
 from model import FINISHED, TAG, Asked, Lines, Model, Question
 from power import LOST, WHOLE
 from stage import Seat, Stage
@@ -84,8 +86,8 @@ class Both:
 class Play:
     """Moves of a script, each made by the product and by the model, and what must be true after each."""
 
-    def __init__(self) -> None:
-        self.stage = Stage()
+    def __init__(self, stage_: Stage) -> None:
+        self.stage = stage_
         self.tasks: list[Both] = []
         self.noted = 0
 
@@ -110,10 +112,9 @@ class Play:
     def copy(self, of: Both) -> Both:
         where = of.seat.where
         other = f"{where.directory[:-3]}{500 + len(self.tasks)}"
-        self.stage.mains.copy(where.directory, other)
-        stage.channel(other)
+        self.stage.hands.copy(where.directory, other)
         thoughts, kept = copy.deepcopy(of.thoughts), copy.deepcopy(of.thoughts)
-        both = Both(Seat(Paths(other)), of.model.is_copied(), set(of.notes), thoughts, kept, of.runs.copy())
+        both = Both(self.stage.seat(Paths(other)), of.model.is_copied(), set(of.notes), thoughts, kept, of.runs.copy())
         self.tasks.append(both)
         return both
 
@@ -171,7 +172,8 @@ class Play:
             task.seat.drain()
             task.runs.update(words[1] for words in task.seat.said if words[0] == "entered")
             task.seat.said.clear()
-        self.stage.mains.cut(hows, otherwise)
+        assert isinstance(self.stage.hands, Mains)
+        self.stage.hands.cut(hows, otherwise)
         for task in self.tasks:
             self.comes_up(task)
 
@@ -336,10 +338,10 @@ class Play:
 class Machine(RuleBasedStateMachine):
     """Which moves there are, and when each can be made."""
 
-    def __init__(self, python: bool = True) -> None:
+    def __init__(self, python: bool = True, *, real: bool = False) -> None:
         super().__init__()
         self.python = python
-        self.play = Play()
+        self.play = Play(RealStage() if real else Stage())
         self.task: Both
         self.failed = False
 
@@ -534,7 +536,7 @@ class Machine(RuleBasedStateMachine):
     def save(self, how: Any, by_rename: bool) -> None:
         lines = how(self.task.face.read_bytes().decode("utf-8", "surrogateescape").split("\n"))
         data = "\n".join(lines).encode("utf-8", "surrogateescape")
-        self.play.stage.mains.save(self.task.face, data, by_rename=by_rename)
+        self.play.stage.hands.save(self.task.face, data, by_rename=by_rename)
         self.m.shows(sync=True)
         self.after()
 
@@ -615,7 +617,7 @@ class Machine(RuleBasedStateMachine):
     @rule(really=st.integers(0, 2))
     def task_md_is_deleted(self, really: int) -> None:
         if really:
-            self.play.stage.mains.delete(self.task.face)
+            self.play.stage.hands.delete(self.task.face)
             self.task.notes.clear()
             self.m.face_is_deleted()
             self.after()
@@ -626,7 +628,7 @@ class Machine(RuleBasedStateMachine):
         begun = [label for label, s in self.m.steps.items() if s.tries]
         label = begun[number % len(begun)]
         file = look(self.task.seat.where).snapshot.steps[label].file
-        self.play.stage.mains.delete(Path(self.task.seat.where.directory, file))
+        self.play.stage.hands.delete(Path(self.task.seat.where.directory, file))
         self.task.thoughts.pop(label, None)
         self.task.kept.pop(label, None)
         self.after()
@@ -635,7 +637,7 @@ class Machine(RuleBasedStateMachine):
     @rule(what=st.sampled_from(["journal.jsonl", "."]), value=VALUES)
     def the_journal_is_deleted_while_a_step_runs(self, what: str, value: Any) -> None:
         inner = Path(self.task.seat.where.inner)
-        self.play.stage.mains.delete(inner / what)
+        self.play.stage.hands.delete(inner / what)
         if what == ".":
             self.m.requests, self.m.unread, self.m.ever_asked = [], [], False
         self.a_step_ends(value)
@@ -679,7 +681,7 @@ class Machine(RuleBasedStateMachine):
     def and_then(self, then: int, hows: Sequence[int]) -> None:
         if then == RECOVERS:
             self.somebody_recovers()
-        elif then == POWER_CUT:
+        elif then == POWER_CUT and self.play.stage.recorded:
             self.the_power_is_cut(hows, LOST)
 
     def temporaries(self) -> bool:
@@ -704,12 +706,13 @@ class Machine(RuleBasedStateMachine):
         if not self.m.alive and not self.m.supervised:
             self.and_then(then, hows)
 
-    @precondition(lambda self: self.stands("in"))
+    @precondition(lambda self: self.stands("in") and self.play.stage.recorded)
     @rule(value=VALUES, hows=HOWS, otherwise=OTHERWISE)
     def a_step_ends_and_the_power_is_cut(self, value: Any, hows: Sequence[int], otherwise: str) -> None:
         self.a_step_ends(value)
         self.the_power_is_cut(hows, otherwise)
 
+    @precondition(lambda self: self.play.stage.recorded)
     @rule(hows=HOWS, otherwise=OTHERWISE)
     def the_power_is_cut(self, hows: Sequence[int], otherwise: str) -> None:
         self.failed = True
@@ -724,12 +727,27 @@ EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "40"))
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "ORCHESTRATOR_TEST_HURRY" not in os.environ]
 
 
+@pytest.mark.timeout(60 * EXAMPLES)
 @pytest.mark.parametrize("python", [True, False], ids=["a skill", "a checklist"])
 def test_whatever_happens_to_a_task_it_stands_as_the_model_says(python: bool) -> None:
     run_state_machine_as_test(
         lambda: Machine(python),
         settings=settings(
             max_examples=EXAMPLES, stateful_step_count=25, phases=PHASES, suppress_health_check=list(HealthCheck)
+        ),
+    )
+
+
+#: Scripts of each kind whose workers are programs of their own: some two seconds of a processor each.
+REAL_EXAMPLES = max(4, EXAMPLES // 10)
+
+
+@pytest.mark.timeout(120 * REAL_EXAMPLES)
+def test_the_same_holds_of_workers_that_are_programs_of_their_own() -> None:
+    run_state_machine_as_test(
+        lambda: Machine(real=True),
+        settings=settings(
+            max_examples=REAL_EXAMPLES, stateful_step_count=12, phases=PHASES, suppress_health_check=list(HealthCheck)
         ),
     )
 
@@ -828,7 +846,7 @@ def test_a_step_after_one_that_was_redone_is_reopened_though_the_journal_was_los
     play, seat = machine.play, machine.task.seat
     seat.drain()
     seat.said.clear()
-    play.stage.mains.delete(Path(seat.where.journal))
+    play.stage.hands.delete(Path(seat.where.journal))
     assert play.stage.recover(seat) == "resumed"
     play.stage.tell(seat, "returns", "three")
     assert [words[:2] for words in seat.said] == [("entered", "a"), ("entered", "b")]
