@@ -722,7 +722,7 @@ class Machine(RuleBasedStateMachine):
 
 
 #: How many scripts are played; `make crashes` plays more.
-EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("ORCHESTRATOR_TEST_EXAMPLES", "30"))
 #: A failing script is made shorter, unless somebody is in a hurry.
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "ORCHESTRATOR_TEST_HURRY" not in os.environ]
 
