@@ -6,14 +6,18 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import hypothesis
 import psutil
 import pytest
+from small_disk import Disk
+
+if TYPE_CHECKING:
+    from desk import Desk
 
 SESSION_VARIABLE = "ORCHESTRATOR_TEST_SESSION"
 TOKEN_VARIABLE = "ORCHESTRATOR_TOKEN"
@@ -86,6 +90,32 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger.txt")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A fifo at which a step waits; whoever stands there at the end of the test is let go."""
+    from kit import fifo  # which needs this module itself
+
+    with fifo(tmp_path / "gate") as path:
+        yield path
+
+
+@pytest.fixture
+def desk(root: Path) -> Iterator[Desk]:
+    from desk import Desk
+
+    found = Desk(root)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    (tmp_path / "small disk").mkdir()
+    disk = Disk(tmp_path / "small disk")
+    yield disk
+    disk.close()
 
 
 def workers_of(session: str) -> list[psutil.Process]:

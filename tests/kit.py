@@ -112,6 +112,30 @@ async def start_and_leave(root: Path, what: TaskSpec) -> Paths:
     return handle.where
 
 
+async def working(root: Path, ledger: Ledger, gate: Path) -> Paths:
+    """A task whose worker waits at the gate in its second step, with nobody to look after it."""
+    where = await start_and_leave(root, spec("waits_in_two", ledger, gate=str(gate)))
+    await ledger.has("two began 1")
+    return where
+
+
+async def interrupted(root: Path, ledger: Ledger, gate: Path) -> Paths:
+    """A task whose worker was killed in its second step, with nobody there to start it again."""
+    where = await working(root, ledger, gate)
+    kill_worker(where)
+    await let_go(where)
+    return where
+
+
+async def to_its_end(root: Path, what: TaskSpec) -> tuple[Paths, Announcement]:
+    """A task to its end, through all the attempts that its budget allows."""
+    async with Coordinator(root) as coordinator:
+        handle = await coordinator.spawn(what)
+        said = await handle.wait(120)
+        await let_go(handle.where)
+    return handle.where, said
+
+
 def start_supervised(root: Path, what: TaskSpec) -> tuple[Paths, subprocess.Popen[bytes]]:
     """Start a task under a supervisor process of its own, as `orchestrator spawn` does."""
     where, lock = workspace.create(str(root), what, time.time)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
-import os
-import resource
-import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,63 +12,11 @@ import pytest
 from cli_door import CANNOT_CREATE, DATA, FAILED, IO, NO_INPUT, TEMPORARY, Cli
 from kit import let_go
 from replaying import SkillFile, entries, kill_worker, result, snapshot
+from small_disk import Disk
 
 from orchestrator import Coordinator
 from orchestrator.errors import SyncFailed
 from orchestrator.store import Paths, look
-
-#: Enough for a task and some of its steps.
-SMALL, LARGE = 256, 4096  # KiB
-
-
-class Disk:
-    """A small file system of its own; where none may be mounted, a limit on the size of files stands in for it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.mounted = self._mount(f"size={SMALL}k")
-        self._full = False
-
-    def _mount(self, options: str) -> bool:
-        argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.path)]
-        return shutil.which("mount") is not None and subprocess.run(argv, capture_output=True).returncode == 0
-
-    def fill(self) -> None:
-        self._full = True
-        if self.mounted:
-            with (self.path / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-                while True:
-                    file.write(b"x" * 1024)
-
-    def free(self) -> None:
-        self._full = False
-        if self.mounted:
-            self._mount(f"remount,size={LARGE}k,rw")
-            (self.path / "ballast").unlink(missing_ok=True)
-
-    def limits(self) -> None:
-        """What a process does before it begins, when the disk is only pretended: its files cannot grow beyond it."""
-        if not self.mounted:
-            size = 0 if self._full else SMALL * 512
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    def read_only(self, root: Path) -> Path:
-        """The root, which takes nothing from here on; another one that never does where that cannot be had."""
-        if self.mounted and self._mount("remount,ro"):
-            return root
-        root.chmod(0o555)
-        return root if not os.access(root, os.W_OK) else Path("/proc/self/no root")
-
-    def close(self) -> None:
-        self.path.chmod(0o755) if not self.mounted else subprocess.run(["umount", "-l", str(self.path)], check=True)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    (tmp_path / "small disk").mkdir()
-    disk = Disk(tmp_path / "small disk")
-    yield disk
-    disk.close()
 
 
 @pytest.fixture

@@ -10,17 +10,7 @@ import pytest
 from conftest import Ledger
 
 from orchestrator import Announcement, Coordinator, store
-from orchestrator.core.model import TaskSpec
 from orchestrator.store import Paths
-
-
-async def run(root: Path, what: TaskSpec) -> tuple[Paths, Announcement]:
-    """A task to its end, through all the attempts that its budget allows."""
-    async with Coordinator(root) as coordinator:
-        handle = await coordinator.spawn(what)
-        said = await handle.wait(120)
-        await kit.let_go(handle.where)
-    return handle.where, said
 
 
 async def nothing_is_started_again(root: Path, where: Paths) -> None:
@@ -43,7 +33,7 @@ def told_in_short(said: Announcement, *words: str) -> None:
 async def test_a_step_that_always_kills_its_worker_is_given_up_and_said_so(
     root: Path, ledger: Ledger, deaths: int
 ) -> None:
-    where, said = await run(root, kit.spec("dies_at_two", ledger, deaths=deaths))
+    where, said = await kit.to_its_end(root, kit.spec("dies_at_two", ledger, deaths=deaths))
     assert said.status == "failed"
     told_in_short(said, "1 of 2 steps done", f"{deaths} attempts died in a row")
     assert ledger.count("one began") == 1
@@ -78,7 +68,7 @@ async def test_deaths_that_nobody_saw_count_as_well(tmp_path: Path, root: Path, 
 
 
 async def test_a_finished_step_gives_the_whole_budget_back(root: Path, ledger: Ledger) -> None:
-    where, said = await run(root, kit.spec("dies_twice_a_step", ledger, deaths=3))
+    where, said = await kit.to_its_end(root, kit.spec("dies_twice_a_step", ledger, deaths=3))
     assert said.ok, said.summary
     assert len(kit.entries(where, "attempt")) == 7  # six deaths, but never three in a row
     assert [kit.tries(ledger, step) for step in ("one", "two", "three")] == [[1, 2, 3]] * 3
@@ -88,7 +78,7 @@ async def test_a_finished_step_gives_the_whole_budget_back(root: Path, ledger: L
 async def test_a_step_that_raises_is_tried_as_often_as_was_said_and_no_more(
     root: Path, ledger: Ledger, retries: int
 ) -> None:
-    where, said = await run(root, kit.spec("raises", ledger, retries=retries))
+    where, said = await kit.to_its_end(root, kit.spec("raises", ledger, retries=retries))
     assert said.status == "failed"
     assert len(said.summary.splitlines()) <= 5
     assert f"ValueError: wrong at try {1 + retries}" in said.summary
@@ -104,7 +94,7 @@ async def test_a_try_cut_off_by_a_death_is_no_try_and_the_tries_before_it_still_
     root: Path, ledger: Ledger
 ) -> None:
     """Try 1 raises, try 2 is cut off by SIGKILL, 3 and 4 raise: three that raised, one death."""
-    where, said = await run(root, kit.spec("raises", ledger, deaths=2, die_at_try=2))
+    where, said = await kit.to_its_end(root, kit.spec("raises", ledger, deaths=2, die_at_try=2))
     assert said.status == "failed"
     assert "wrong at try 4" in said.summary
     assert kit.tries(ledger, "wrong") == [1, 2, 3, 4]
@@ -113,7 +103,7 @@ async def test_a_try_cut_off_by_a_death_is_no_try_and_the_tries_before_it_still_
 
 
 async def test_a_worker_that_leaves_without_a_word_is_given_one_more_chance(root: Path, ledger: Ledger) -> None:
-    where, said = await run(root, kit.spec("leaves", ledger))
+    where, said = await kit.to_its_end(root, kit.spec("leaves", ledger))
     assert said.status == "failed"
     told_in_short(said, "ended twice without an end")
     assert kit.tries(ledger, "go") == [1, 2]
@@ -123,21 +113,21 @@ async def test_a_worker_that_leaves_without_a_word_is_given_one_more_chance(root
 
 
 async def test_the_second_chance_of_a_worker_that_left_is_a_real_one(root: Path, ledger: Ledger) -> None:
-    where, said = await run(root, kit.spec("leaves", ledger, times=1))
+    where, said = await kit.to_its_end(root, kit.spec("leaves", ledger, times=1))
     assert said.ok, said.summary
     assert kit.tries(ledger, "go") == [1, 2]
     assert kit.step_lines(where)[-1] == "[end]"
 
 
 async def test_a_worker_that_leaves_with_an_error_code_has_died(root: Path, ledger: Ledger) -> None:
-    where, said = await run(root, kit.spec("leaves", ledger, deaths=2, code=3))
+    where, said = await kit.to_its_end(root, kit.spec("leaves", ledger, deaths=2, code=3))
     assert said.status == "failed"
     told_in_short(said, "2 attempts died")
     assert [(e["outcome"], e.get("exit")) for e in kit.entries(where, "closed")][:2] == [("crashed", 3)] * 2
 
 
 async def test_a_skill_that_raises_outside_of_a_step_fails_at_once_with_its_words(root: Path, ledger: Ledger) -> None:
-    where, said = await run(root, kit.spec("raises_outside", ledger))
+    where, said = await kit.to_its_end(root, kit.spec("raises_outside", ledger))
     assert said.status == "failed"
     told_in_short(said, "LookupError: nothing there")
     assert len(kit.entries(where, "attempt")) == 1
@@ -169,7 +159,7 @@ async def test_a_skill_may_go_on_without_a_step_that_failed_and_its_task_complet
     root: Path, ledger: Ledger, deaths: int
 ) -> None:
     """With a death after it, the failed step raises again on replay and is not entered a second time."""
-    where, said = await run(root, kit.spec("goes_on_without", ledger, lives=deaths))
+    where, said = await kit.to_its_end(root, kit.spec("goes_on_without", ledger, lives=deaths))
     assert caught(where, said) == WITHOUT_EXTRA
     assert kit.tries(ledger, "extra") == [1]
     assert ledger.count("caught extra") == 1 + deaths
@@ -180,7 +170,7 @@ async def test_a_skill_may_go_on_without_a_step_that_failed_and_its_task_complet
 async def test_a_budget_spent_behind_a_failed_step_is_laid_on_the_step_that_spent_it(
     root: Path, ledger: Ledger
 ) -> None:
-    where, said = await run(root, kit.spec("goes_on_without", ledger, deaths=2, lives=99))
+    where, said = await kit.to_its_end(root, kit.spec("goes_on_without", ledger, deaths=2, lives=99))
     assert said.status == "failed"
     told_in_short(said, "2 attempts died")
     assert kit.step_lines(where) == ["[start done]", "[failed] extra", "[failed] rest"]

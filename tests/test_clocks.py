@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -210,12 +210,6 @@ def test_a_worker_that_is_just_starting_when_the_machine_falls_asleep_is_not_lat
         seconds += 1
     assert supervision.STARTUP_SECONDS - 3 <= seconds <= supervision.STARTUP_SECONDS + 1
     assert not supervisor.overdue(AttemptState(2, "task-20261130-142501-001.2", ""))
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    with kit.fifo(tmp_path / "gate") as path:
-        yield path
 
 
 async def test_a_tree_that_was_stopped_for_longer_than_its_limits_goes_on_and_nothing_has_timed_out(

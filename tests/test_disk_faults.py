@@ -125,13 +125,6 @@ def test_whatever_operation_fails_nothing_is_lost_and_whoever_asked_is_told(part
 # -- what these found, each by itself --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    yield found
-    found.close()
-
-
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE], ids=lambda code: errno.errorcode[code])
 @pytest.mark.parametrize("ask", [store.look, store.check_readable, store.read_spec, store.told, recovery.inspect])
 def test_too_many_open_files_are_never_taken_for_a_damaged_task(

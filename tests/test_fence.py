@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,12 +203,6 @@ def test_the_lock_of_a_directory_that_was_replaced_in_this_moment_is_none(
 
 
 # -- beside a living worker ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    with kit.fifo(tmp_path / "gate") as path:
-        yield path
 
 
 INTRUSIONS: dict[str, Callable[[Paths], bytes]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ from orchestrator import files, identity
 from orchestrator.core.model import StepId, StepStatus
 from orchestrator.store import Paths, look
 from orchestrator.takeover import continue_attempt
-
-
-@pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    yield found
-    found.close()
-
 
 HOLDERS = pytest.mark.parametrize("later", ["by the worker that lives", "by the next holder"])
 

@@ -22,11 +22,10 @@ NOTICE = "the journal had been removed or changed and was written again"
 
 
 @pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    found.task.close()
-    yield found
-    found.close()
+def desk(desk: Desk) -> Desk:
+    """One whose journal nobody has open."""
+    desk.task.close()
+    return desk
 
 
 @pytest.fixture

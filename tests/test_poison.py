@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import poisoned_skills
 import pytest
 from cli_door import IO, Cli
 from conftest import POLL_SECONDS, Ledger
-from test_bad_disk import Disk
+from small_disk import Disk
 
 from orchestrator import Announcement, Coordinator, Limits, holders, inspection, recovery, store, supervision, workspace
 from orchestrator.cli import detach
@@ -139,19 +140,11 @@ async def see_that_it_is_given_up(root: Path, where: Paths, said: Announcement, 
     await kit.until(lambda: not kit.left_behind(where), f"nothing is left: {kit.left_behind(where)}")
 
 
-async def run(root: Path, what: TaskSpec) -> tuple[Paths, Announcement]:
-    async with Coordinator(root) as coordinator:
-        handle = await coordinator.spawn(what)
-        said = await handle.wait(120)
-        await kit.let_go(handle.where)
-    return handle.where, said
-
-
 @pytest.mark.parametrize("how", STEPS)
 async def test_a_step_that_does_harm_each_time_is_tried_as_often_as_the_budget_says(
     tmp_path: Path, root: Path, ledger: Ledger, how: str
 ) -> None:
-    where, said = await run(root, STEPS[how](tmp_path, ledger))
+    where, said = await kit.to_its_end(root, STEPS[how](tmp_path, ledger))
     await see_that_it_is_given_up(root, where, said)
     assert kit.tries(ledger, "one") == [1]
     assert kit.tries(ledger, "two") == [1, 2, 3]
@@ -163,7 +156,7 @@ async def test_a_step_that_does_harm_each_time_is_tried_as_often_as_the_budget_s
 async def test_a_worker_that_dies_before_its_first_step_each_time_is_started_as_often_as_the_budget_says(
     tmp_path: Path, root: Path, ledger: Ledger, how: str
 ) -> None:
-    where, said = await run(root, STARTS[how](tmp_path, ledger))
+    where, said = await kit.to_its_end(root, STARTS[how](tmp_path, ledger))
     await see_that_it_is_given_up(root, where, said)
     assert ledger.lines() == []
     assert said.steps == {}
@@ -174,7 +167,7 @@ async def test_a_worker_that_never_says_who_it_is_is_ended_and_counts(
 ) -> None:
     monkeypatch.setattr(supervision, "STARTUP_SECONDS", 0.7)
     hangs = startup(tmp_path, f"{ONLY_WORKERS}import signal; signal.pause()")
-    where, said = await run(root, spec("is_well", ledger, deaths=2, **hangs))
+    where, said = await kit.to_its_end(root, spec("is_well", ledger, deaths=2, **hangs))
     await see_that_it_is_given_up(root, where, said, deaths=2)
 
 
@@ -193,7 +186,7 @@ async def test_a_step_that_closes_what_its_worker_lives_by_ends_the_worker_at_on
     root: Path, ledger: Ledger
 ) -> None:
     """Its loop would sleep until the limit of the attempt, a day."""
-    where, said = await run(root, spec("closes_all_that_is_open", ledger, deaths=2))
+    where, said = await kit.to_its_end(root, spec("closes_all_that_is_open", ledger, deaths=2))
     await see_that_it_is_given_up(root, where, said, deaths=2)
     assert "a step closed descriptors that its worker lives by" in said.summary
     assert kit.tries(ledger, "two") == [1, 2]
@@ -201,7 +194,7 @@ async def test_a_step_that_closes_what_its_worker_lives_by_ends_the_worker_at_on
 
 async def test_a_child_that_a_step_forks_never_puts_its_parent_to_sleep(root: Path, ledger: Ledger) -> None:
     """It shares the epoll of the loop: what it takes out of it, nobody hears any more."""
-    where, said = await run(root, spec("forks", ledger))
+    where, said = await kit.to_its_end(root, spec("forks", ledger))
     assert said.ok, said
     assert store.read_result(where) == "the parent"
     assert kit.tries(ledger, "two") == [1]
@@ -269,14 +262,6 @@ async def again_and_again(root: Path, where: Paths) -> None:
 # -- what is not its fault -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    (tmp_path / "small disk").mkdir()
-    disk = Disk(tmp_path / "small disk")
-    yield disk
-    disk.close()
-
-
 def supervised(where: Paths) -> bool:
     return any(holders.supervises(seen, where.directory) for seen in holders.processes())
 
@@ -289,10 +274,9 @@ async def test_a_disk_that_stays_full_is_tried_slower_and_slower_and_spends_noth
     tmp_path: Path, disk: Disk, ledger: Ledger
 ) -> None:
     """A result that the disk does not take, and lines of the journal that it does: each attempt is made, in vain."""
-    if not disk.mounted:
-        pytest.skip("no file system may be mounted here")
     root = disk.path / "root"
     cli = Cli(tmp_path, root)
+    cli.limits = disk.limits
     skill = f"{SKILLS}:gives_much"
     cli("run", skill, "--arg", f"ledger={ledger.path}").ends_refusing(IO, "free some space", "orchestrator recover")
     where = Paths(str(cli.task()))
@@ -307,7 +291,7 @@ async def test_a_disk_that_stays_full_is_tried_slower_and_slower_and_spends_noth
     assert store.row(where).state == "interrupted"
     follows = explain.explain(inspection.facts_of(where, lambda: 0.0)).next
     assert (follows.by, follows.command) == ("person", f"orchestrator recover {where.task_id}")
-    assert "No space left" in cli("logs", where.task_id).out
+    assert re.search("No space left|File too large", cli("logs", where.task_id).out)
     disk.free()
     assert cli("recover", "--wait").code == 0
     assert ledger.count("one began") == 1

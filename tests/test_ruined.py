@@ -6,7 +6,6 @@ The seed of what is drawn is printed; see test_disk_faults.py. `ORCHESTRATOR_TES
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import resource
@@ -124,16 +123,6 @@ def later() -> float:
     return time.time() + 3600
 
 
-def _obey_permissions() -> None:
-    """From here on this process is kept out by the mode of a file, as everybody but root is."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, data) == 0
-    for part in range(3):  # effective, permitted, inheritable: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
-        data[part] &= ~0b110
-    assert libc.capset(header, data) == 0
-
-
 async def _recover(coordinator: Coordinator) -> dict[str, str]:
     """As `orchestrator recover --wait`: what was said of each task."""
     said = {}
@@ -150,7 +139,7 @@ async def _recover(coordinator: Coordinator) -> dict[str, str]:
 
 
 async def _ruin_and_recover(root: str, where: Paths, cell: Cell, mend: bool) -> After:
-    _obey_permissions()
+    inline.obey_permissions()
     DAMAGES[cell.damage](Path(FILES[cell.file](where)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = [one for one in doctor.examine(root, later) if one.task == where.task_id and not one.settled]

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,6 @@ from orchestrator.core.model import Outcome, StepId, StepStatus, TaskSpec
 from orchestrator.errors import Damaged, RootUnusable, TaskNotFound
 from orchestrator.store import Paths, look
 from orchestrator.takeover import take_over
-
-
-@pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    yield found
-    found.close()
 
 
 def ended(desk: Desk, outcome: Outcome = Outcome.COMPLETED) -> Desk:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,13 +43,6 @@ class Disk:
         written = trace.find("fsync", f"{directory}/{files.TEMPORARY}{name}")
         renamed = trace.find("rename|renameat2", path, after=written.ended)
         return trace.find("fsync", directory, after=renamed.ended)
-
-
-@pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    yield found
-    found.close()
 
 
 @pytest.fixture

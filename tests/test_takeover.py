@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -21,14 +20,6 @@ from orchestrator.core.model import Outcome, StepId, StepStatus
 from orchestrator.errors import Damaged
 from orchestrator.store import look
 from orchestrator.takeover import continue_attempt, take_over
-
-
-@pytest.fixture
-def desk(root: Path) -> Iterator[Desk]:
-    found = Desk(root)
-    yield found
-    found.close()
-
 
 # -- the journal -----------------------------------------------------------------------------------------------------
 

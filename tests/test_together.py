@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -22,29 +21,12 @@ from orchestrator import Coordinator, identity, recovery, store
 from orchestrator.errors import NotRunning
 from orchestrator.store import Paths
 
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    """A fifo at which the second step waits; whoever stands there at the end of the test is let go."""
-    with kit.fifo(tmp_path / "gate") as path:
-        yield path
-
-
-async def interrupted(root: Path, ledger: Ledger, gate: Path) -> Paths:
-    """A task whose worker was killed in its second step, with nobody there to start it again."""
-    where = await kit.start_and_leave(root, kit.spec("waits_in_two", ledger, gate=str(gate)))
-    await ledger.has("two began 1")
-    kit.kill_worker(where)
-    await kit.let_go(where)
-    return where
-
-
 # -- several at once -------------------------------------------------------------------------------------------------
 
 
 # fault 42
 async def test_twenty_who_recover_one_task_at_once_start_one_worker(root: Path, ledger: Ledger, gate: Path) -> None:
-    where = await interrupted(root, ledger, gate)
+    where = await kit.interrupted(root, ledger, gate)
     callers = [kit.orchestrator(root, "recover", "--json") for _ in range(20)]
     said = [await anyio.to_thread.run_sync(caller.communicate) for caller in callers]
     assert [caller.returncode for caller in callers] == [0] * 20, said
@@ -60,7 +42,7 @@ async def test_twenty_who_recover_one_task_at_once_start_one_worker(root: Path, 
 async def test_two_coordinators_of_one_root_share_a_task_and_are_told_the_same(
     root: Path, ledger: Ledger, gate: Path
 ) -> None:
-    where = await interrupted(root, ledger, gate)
+    where = await kit.interrupted(root, ledger, gate)
     async with Coordinator(root) as one, Coordinator(root) as other:
         said = [(await one.recover())[0].action, (await other.recover())[0].action]
         assert sorted(said) == ["alive", "resumed"]
@@ -123,7 +105,7 @@ async def test_a_program_killed_with_its_coordinator_leaves_its_worker_alive_and
 
 
 async def test_who_waits_for_a_task_that_nobody_works_on_is_told_so(root: Path, ledger: Ledger, gate: Path) -> None:
-    where = await interrupted(root, ledger, gate)
+    where = await kit.interrupted(root, ledger, gate)
     with pytest.raises(NotRunning, match=where.task_id):
         await Coordinator(root).attach(where.task_id).wait(120)
 
@@ -272,7 +254,7 @@ async def test_cancelling_a_checklist_ends_its_command_with_all_it_started(
 
 
 async def test_cancelling_a_task_that_nobody_works_on_ends_it(root: Path, ledger: Ledger, gate: Path) -> None:
-    where = await interrupted(root, ledger, gate)
+    where = await kit.interrupted(root, ledger, gate)
     said = await Coordinator(root).cancel(where.task_id)
     assert said.status == "cancelled"
     assert kit.tries(ledger, "two") == [1]

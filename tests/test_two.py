@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +43,6 @@ from orchestrator.errors import Damaged, Held, TaskNotFound
 from orchestrator.store import Paths
 
 SIX = ("gather", "sort", "measure", "collect (all)", "draw", "report")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Path]:
-    with kit.fifo(tmp_path / "gate") as path:
-        yield path
-
-
-async def working(root: Path, ledger: Ledger, gate: Path) -> Paths:
-    """A task whose worker waits at the gate in its second step, with nobody to look after it."""
-    where = await kit.start_and_leave(root, kit.spec("waits_in_two", ledger, gate=str(gate)))
-    await ledger.has("two began 1")
-    return where
 
 
 def lives(where: Paths) -> bool:
@@ -247,7 +233,7 @@ async def test_a_task_with_a_stopped_worker_is_never_given_a_second_one_and_doct
     root: Path, ledger: Ledger, gate: Path, guard: bool
 ) -> None:
     """faults 12, 25: it holds the lock, so it is alive, however long it has not been heard of."""
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     await stopped(where, guard=guard)
     callers = [kit.orchestrator(root, "recover", "--json") for _ in range(2)]
     said = [json.loads((await anyio.to_thread.run_sync(c.communicate))[0])[0]["action"] for c in callers]
@@ -318,7 +304,7 @@ async def test_a_cancel_of_a_task_that_a_strange_process_holds_says_who_it_is_an
     root: Path, ledger: Ledger, gate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervision, "CANCEL_SECONDS", 1.0)
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     kit.kill_worker(where)
     await kit.let_go(where)
     with subprocess.Popen(
@@ -364,7 +350,7 @@ async def test_no_verb_on_a_copy_of_a_workspace_reaches_the_worker_of_the_origin
     tmp_path: Path, root: Path, ledger: Ledger, gate: Path, place: str
 ) -> None:
     """fault 29: not a name but this very directory says whose worker it is."""
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     other = root if "same root" in place else tmp_path / "other root"
     other.mkdir(exist_ok=True)
     copies = [Paths(str(other / name)) for name in ("task-20200101-000000-001", "task-20200101-000000-002")]
@@ -467,7 +453,7 @@ async def test_a_worker_whose_workspace_is_taken_away_stops_and_writes_to_no_oth
 async def test_nothing_is_read_into_or_written_through_a_link_in_place_of_a_tasks_own_directory(
     tmp_path: Path, root: Path, ledger: Ledger, gate: Path
 ) -> None:
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     kit.kill_worker(where)
     await kit.let_go(where)
     outside = tmp_path / "outside"
@@ -497,7 +483,7 @@ async def test_a_link_to_a_workspace_is_no_second_task(tmp_path: Path, root: Pat
     """fault 79: no two tasks in one directory."""
     other = tmp_path / "other root"
     other.mkdir()
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     kit.kill_worker(where)
     await kit.let_go(where)
     os.symlink(where.directory, other / where.task_id)
@@ -516,7 +502,7 @@ async def test_a_link_to_a_workspace_is_no_second_task(tmp_path: Path, root: Pat
 async def test_two_who_mend_and_clear_away_at_once_touch_neither_each_others_work_nor_a_living_worker(
     tmp_path: Path, root: Path, ledger: Ledger, gate: Path
 ) -> None:
-    where = await working(root, ledger, gate)
+    where = await kit.working(root, ledger, gate)
     ended, damaged = [], []
     async with Coordinator(root) as coordinator:
         for n in range(4):
