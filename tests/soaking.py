@@ -159,7 +159,7 @@ class Life:
                 await self.strike(blow) if blow.what == "kill" else await self.order(blow)
                 await self.recover(self.way_after(blow), blow.step)
             problems = await self.to_the_end()
-        except Exception as error:
+        except Exception as error:  # it is told with the task that met it, and the others go on
             problems = [f"{type(error).__name__}: {error}"]
         await self.judge(problems)
 

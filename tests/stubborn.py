@@ -20,10 +20,11 @@ POLL_SECONDS = 0.005
 _BEAT = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+PACE_SECONDS = 0.01
 with open(sys.argv[1], "a", buffering=1) as file:
     file.write(f"{os.getpid()}\\n")
     while True:
-        time.sleep(0.01)
+        time.sleep(PACE_SECONDS)
         file.write("beat\\n")
 """
 _DAEMON = """
@@ -39,8 +40,6 @@ def _start(code: str, beats: Path, **how: Any) -> None:
 
 
 #: The ways in which a process gets away from the one that started it.
-LOOK_SECONDS = 0.005
-
 KINDS: dict[str, Callable[[Path], None]] = {
     "child": lambda beats: _start(_BEAT, beats),
     "session": lambda beats: _start(_BEAT, beats, start_new_session=True),

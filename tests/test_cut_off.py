@@ -348,8 +348,7 @@ async def test_a_name_is_free_again_once_its_todo_was_left(root, ledger, skill):
 PAYS = """
 async def pay():
     say("pay began")
-    while not os.path.exists(LEDGER + ".paid"):
-        await anyio.sleep(0.001)
+    await comes(lambda: os.path.exists(LEDGER + ".paid"))
     say("pay ended")
 """
 
@@ -362,8 +361,7 @@ async def test_what_happens_once_may_end_before_a_pause_or_a_question_elsewhere_
         async def other():
             await task.step("one", work, "one")
             say("up")
-            while not went_on():
-                await anyio.sleep(0.001)
+            await comes(went_on)
             {why or 'await task.step("two", work, "two")'}
         async with anyio.create_task_group() as group:
             group.start_soon(partial(task.step, "pay", pay, effect="once"))

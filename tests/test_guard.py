@@ -272,7 +272,8 @@ for depth in range(6):
 else:
     open('deepest', 'w').write(str(os.getpid()))
     signal.pause()
-while not (os.path.exists('deepest') and open('deepest').read()): time.sleep(0.005)
+POLL_SECONDS = 0.005
+while not (os.path.exists('deepest') and open('deepest').read()): time.sleep(POLL_SECONDS)
 """
     assert guarded.run(code) == 0
     assert not is_alive(int(await guarded.file("deepest")))

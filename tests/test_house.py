@@ -169,6 +169,7 @@ HARMLESS = {"shutil": {"which", "disk_usage", "get_terminal_size"}, "tempfile": 
 FORBIDDEN_NAMES = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base"})
 MODULE_LINES = 400
 FUNCTION_LINES = 60
+SHORT_SLEEP = re.compile(r"\bsleep\((?:\w+=)?0?\.\d")
 MARKERS = re.compile(r"\b(TODO|FIXME)\b")
 
 
@@ -379,8 +380,13 @@ def leftovers(module: Module) -> Iterator[str]:
 
 
 def sleeping(module: Module) -> Iterator[str]:
-    """Waits for a fixed time. `sleep(0)` only yields; a named interval belongs to a loop that waits for a condition."""
+    """Waits for a fixed time. `sleep(0)` only yields; a named interval belongs to a loop that waits for a condition.
+
+    In a text, which may be the code of a skill or of a process, a fraction of a second: longer ones stand for a hang.
+    """
     for node in ast.walk(module.tree):
+        if isinstance(node, ast.Constant) and SHORT_SLEEP.search(str(node.value)):
+            yield f"{module.name}:{node.lineno} a text sleeps: wait for a condition instead"
         if isinstance(node, ast.Call) and module.dotted(node.func).split(".")[-1] == "sleep":
             for value in [*node.args, *(keyword.value for keyword in node.keywords)]:
                 fixed = not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(value))
@@ -579,7 +585,8 @@ PLANTED: list[tuple[Callable[[Module], Iterator[str]], str, str]] = [
     (sizes, "store", "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
     (sizes, "store", "async def f():\n" + "    x = 1\n" * FUNCTION_LINES),
     (leftovers, "store", "x = 1  # TO" + "DO: later"),
-    (sleeping, "test_x", "import time\ntime.sleep(0.1)"),
+    (sleeping, "test_x", "import time\ntime.sleep(0." + "1)"),
+    (sleeping, "test_x", "CODE = 'while not there(): anyio.sleep(delay=0." + "001)'"),
     (sleeping, "test_x", "from asyncio import sleep\nasync def f(): await sleep(2 * 60)"),
     (sleeping, "test_x", "import anyio\nasync def f(): await anyio.sleep(delay=1)"),
 ]
@@ -609,6 +616,7 @@ HARMLESS_SOURCES: list[tuple[Callable[[Module], Iterator[str]], str, str]] = [
     (writing, "containment", "def f(group): open(f'{group}/cgroup.kill', 'w')"),
     (names, "core.database", ""),
     (sizes, "store", "def f():\n" + "    x = 1\n" * (FUNCTION_LINES - 1)),
+    (sleeping, "test_x", "CODE = 'sleep(POLL); sleep(300); sleep(0)'"),
     (leftovers, "skills.report", "MARK = 'TO' 'DO'\nx = 'FIXME'"),
     (sleeping, "test_x", "import anyio\nasync def f(): await anyio.sleep(0); await anyio.sleep(POLL)"),
 ]

@@ -220,7 +220,7 @@ async def many(trials: Sequence[Callable[[], Awaitable[None]]], names: Sequence[
         async with limit:
             try:
                 await trial()
-            except Exception as error:
+            except Exception as error:  # the other trials go on: which ones fail together says what is wrong
                 wrong.append(f"{name}: {type(error).__name__}: {str(error)[:1500]}")
 
     async with anyio.create_task_group() as group:

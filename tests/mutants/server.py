@@ -68,7 +68,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         try:
             os.close(source)
             _child(order, target)
-        except BaseException:
+        except BaseException:  # nothing may leave a fork: above it stands the server's own loop
             traceback.print_exc()
         finally:
             os._exit(0)
