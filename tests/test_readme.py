@@ -155,6 +155,12 @@ def test_every_make_target_named_is_there(page: str) -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page}: make {target}"
 
 
+def test_every_make_target_is_in_the_readmes_table() -> None:
+    there = re.findall(r"^([a-z]+):.* ## ", (REPOSITORY / "Makefile").read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(r"^\| `make ([a-z]+)", (REPOSITORY / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted({*there} - {"help"})
+
+
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_every_relative_link_leads_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", (REPOSITORY / page).read_text("utf-8")):
