@@ -278,19 +278,15 @@ class StepWriter(Ledger):
 
     def _take(self, edit: handedit.Edit) -> None:
         self._owes_sync = True
-        match edit:
-            case handedit.RedoByHand(label) if label in self._ordered_anew():
-                pass  # our own mark: whoever wrote it was killed before he had recorded the order
-            case handedit.NewStep(step, label, after):
-                said = {**self.identify(step)[1], "step": label, "by_hand": True}
-                self.record("plan", sync=True, steps=[said], **({"after": after} if after else {}))
-            case handedit.DoneByHand(label):
-                self.commit(label, StepStatus.DONE, by_hand=True, why="marked done in task.md")
-            case handedit.SkippedByHand(label):
-                self.commit(label, StepStatus.SKIPPED, by_hand=True, why="marked skipped in task.md")
-            case _:
-                kind, fields = handedit.entry(edit)
-                self.record(kind, sync=True, **fields)
+        kind, fields = handedit.entry(edit)
+        if isinstance(edit, handedit.RedoByHand) and edit.label in self._ordered_anew():
+            return  # our own mark: whoever wrote it was killed before he had recorded the order
+        if isinstance(edit, handedit.DoneByHand | handedit.SkippedByHand):
+            self.commit(edit.label, StepStatus(fields["status"]), by_hand=True, why=fields["why"])
+            return
+        if isinstance(edit, handedit.NewStep):
+            fields["steps"][0] |= self.identify(edit.id)[1]  # with a file of its own
+        self.record(kind, sync=True, **fields)
 
     def _ordered_anew(self) -> set[str]:
         """The steps of the orders to redo that are due and will be carried out."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.core import names
 from orchestrator.core.checklist import Checklist, FaceStep
 from orchestrator.core.model import StepId, StepStatus
 from orchestrator.core.snapshot import Snapshot
@@ -119,7 +120,7 @@ def entry(edit: Edit) -> tuple[str, dict[str, Any]]:
     """The journal's line, kind and fields, by which an edit is taken over."""
     match edit:
         case NewStep(step, label, after):
-            said = {"step": label, "name": step.name, "n": step.n, "by_hand": True}
+            said = {**names.unsaid(step, label), "step": label, "by_hand": True}
             return "plan", {"steps": [said], **({"after": after} if after else {})}
         case DoneByHand(label):
             return "commit", {**_by_hand(label, "done"), "status": StepStatus.DONE.value}
