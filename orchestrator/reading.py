@@ -10,7 +10,6 @@ from orchestrator.errors import Damaged, Exhausted
 
 READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
 
-
 #: A journal grows with its task; one that is larger has been written into by others, and costs memory to look at.
 JOURNAL_BYTES = 512 * 1024 * 1024
 #: What is read line by line and for people: anything this large is none of it.

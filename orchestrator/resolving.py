@@ -143,11 +143,15 @@ def _check_defined(path: str, function: str, place: str) -> None:
                     f"{place}:{function} is not async", "a skill is written `async def skill(task, ...)`"
                 )
             return
-    if wanted in _names_bound(tree) or _star(tree):
+    if _names_bound(tree) & {wanted, _ANYTHING}:
         return
     functions = [n.name for n in tree.body if isinstance(n, ast.AsyncFunctionDef)]
     known = f"it has: {', '.join(functions[:10])}" if functions else "it has no async function"
     raise UnknownSkill(f"{place} has no function {function!r}", known)
+
+
+#: What stands for names that only show when the module is imported: `import *`, a `__getattr__`.
+_ANYTHING = "*"
 
 
 def _names_bound(tree: ast.Module) -> set[str]:
@@ -156,12 +160,8 @@ def _names_bound(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {a.asname or a.name.split(".")[0] for a in node.names}
         if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
-            names |= {"*"}
+            names |= {_ANYTHING}
     return names
-
-
-def _star(tree: ast.Module) -> bool:
-    return bool({"*"} & _names_bound(tree))
 
 
 def installed_skills() -> dict[str, str]:
