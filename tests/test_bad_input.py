@@ -13,6 +13,7 @@ import pytest
 from cli_door import CANNOT_CREATE, DATA, NO_INPUT, USAGE, Cli
 
 from orchestrator import Coordinator, files
+from orchestrator.cli import logs
 from orchestrator.core import stepfile
 from orchestrator.errors import Damaged
 from orchestrator.store import Paths, look, read_spec
@@ -252,6 +253,29 @@ def test_a_hundred_megabytes_of_output_cost_neither_the_disk_nor_the_task_nor_it
     assert text.endswith("the very last line\n")
     assert " bytes were left out here " in text
     assert json.loads(cli("result", cli.task().name).out) == "limits hold"
+
+
+def test_logs_are_shown_once_though_they_grow_and_a_fifo_in_their_place_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path, shown = tmp_path / "1.out", dict[str, int]()
+    path.write_bytes(b"one\n")
+    real = os.fstat
+
+    def grows_meanwhile(fd: int) -> os.stat_result:
+        found = real(fd)
+        if not shown:
+            path.write_bytes(b"one\ntwo\n")
+        return found
+
+    monkeypatch.setattr(logs.os, "fstat", grows_meanwhile)
+    for _ in range(2):
+        logs._print_new(str(path), shown)
+    path.unlink()
+    logs._print_new(str(path), shown)
+    os.mkfifo(path)
+    logs._print_new(str(path), shown)
+    assert capsysbinary.readouterr().out == b"one\ntwo\n"
 
 
 def test_a_skill_that_forks_and_dies_leaves_no_process_and_no_lock(cli, skill, ledger, find_workers):

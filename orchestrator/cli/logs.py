@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from orchestrator import store
+from orchestrator import files, store
 
 
 def print_logs(root: str, task_id: str, follow_on: bool, attempt: int | None, stream: str) -> None:
@@ -32,14 +32,16 @@ async def _one_change(directory: str) -> None:
 
 
 def _print_new(path: str, shown: dict[str, int]) -> None:
+    if files.regular_size(path) is None:  # not there, or a fifo that nobody writes to
+        return
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             start = shown.get(path, 0)
             file.seek(start if start <= size else 0)  # it was cut in the middle: show it anew
             data = file.read()
+            shown[path] = file.tell()  # it may have grown since
     except FileNotFoundError:
         return
-    shown[path] = size
     sys.stdout.buffer.write(data)
     sys.stdout.flush()
