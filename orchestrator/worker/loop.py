@@ -146,7 +146,7 @@ class _Attempt:
         """Run the skill from the top, and again after a `todo` body that raised and has tries left."""
         try:
             skill, args = self._resolve(spec)
-        except Exception as error:
+        except Exception as error:  # importing a module runs it
             traceback.print_exc()
             hint = error.hint if isinstance(error, OrchestratorError) else "see `orchestrator logs` for the traceback"
             what = error.what if isinstance(error, UnknownSkill) else f"the skill cannot be loaded: {_said(error)}"
@@ -174,7 +174,7 @@ class _Attempt:
                 await task.leave_children()
                 await task.last_border()
                 await task.judge_cut_off()
-            except Exception as error:
+            except Exception as error:  # the skill's own, of any kind
                 return await self._raised(task, error)
             except (SystemExit, BaseExceptionGroup) as error:
                 left = next((e for e in _leaves(error) if isinstance(e, SystemExit)), None)
@@ -258,9 +258,9 @@ class _Attempt:
             raise task.broken
         try:
             path = None if result is None else self._writer.store_result(storable(result))
-        except Exception as error:
-            if isinstance(error, OSError | SyncFailed | Exhausted):
-                raise
+        except (OSError, SyncFailed, Exhausted):
+            raise
+        except Exception as error:  # of an object of the skill's own, asked for its content
             return self._end(
                 Outcome.FAILED, f"the skill's own result: {text_of(error)}", error_class=ErrorClass.VALIDATION
             )

@@ -59,7 +59,7 @@ def text_of(error: BaseException) -> str:
     """What an error says of itself; one of the skill's own may not even be able to."""
     try:
         return str(error)
-    except Exception as broken:
+    except Exception as broken:  # it runs the skill's own code
         return f"(it cannot be told: its text raised {type(broken).__name__})"
 
 

@@ -254,7 +254,7 @@ class Task(Conversation):
             self.stuck = str(error)
             await self._go("stuck")
             raise
-        except Exception as error:
+        except Exception as error:  # the step's own, of any kind
             if self.broken is not None or isinstance(error, Exhausted):
                 raise
             self._failed(call, step, error)
