@@ -116,7 +116,7 @@ class Ledger:
             files.set_aside(directory, "replaced")
         if not os.path.isdir(directory):
             files.make_directory(directory)
-            files.sync_directory(self.where.directory)
+            files.sync_directory(os.path.dirname(directory))
 
     def make_room(self, path: str) -> None:
         """A place for a file, in a directory of the task: a directory that somebody made there is kept beside it."""

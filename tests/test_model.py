@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -530,16 +530,52 @@ def test_what_used_a_step_that_ends_otherwise_when_redone_is_done_anew_with_it(m
     assert machine.m.end == "completed"
 
 
-@pytest.mark.parametrize("otherwise", [WHOLE, LOST])
-@pytest.mark.parametrize("how", range(6))
-def test_what_was_done_is_done_whatever_a_power_cut_leaves_of_the_rest(
-    machine: Machine, how: int, otherwise: str
-) -> None:
-    """Of a step that is done and of one that runs: the first is not entered again, the second is, in any case."""
-    machine.spawn((Asked("a"), Asked("b")), planned=2, deaths=3, begin=1)
+def begins(machine: Machine, *skill: Asked | Question) -> Machine:
+    machine.spawn(skill, planned=2, deaths=3, begin=1)
+    return machine
+
+
+def heard(machine: Machine) -> None:
+    begins(machine, Asked("a"), Asked("b")).somebody_sends()
     machine.a_step_ends("one")
-    machine.the_power_is_cut([how] * 4, otherwise)
-    assert (machine.m.entered["a"], machine.m.stands) == (1, ("in", "b"))
+
+
+def edited(machine: Machine) -> None:
+    begins(machine, Asked("a"), Asked("b"), Asked("c")).somebody_marks_a_step(1, "skipped", True)
+    machine.a_step_ends("one")
+
+
+def paused(machine: Machine) -> None:
+    begins(machine, Asked("a")).the_coordinator_is_killed()
+    machine.the_worker_is_killed()
+    machine.ordered("pause")
+
+
+#: After each of these something has been promised.
+PROMISES: dict[str, Callable[[Machine], Any]] = {
+    "a step is done": lambda m: begins(m, Asked("a"), Asked("b")).a_step_ends("one"),
+    "a step has a large result": lambda m: begins(m, Asked("a"), Asked("b", uses="a")).a_step_ends("large"),
+    "what happens once has begun": lambda m: begins(m, Asked("a", effect="once")),
+    "a step has failed for good": lambda m: begins(m, Asked("a", retries=0)).a_step_raises(False),
+    "the task has ended": lambda m: begins(m, Asked("a")).a_step_ends("one"),
+    "a step is ordered anew": lambda m: redone(m, "idempotent"),
+    "a question is answered": lambda m: begins(m, Question("Which?"), Asked("a")).ordered("answer", text="blue"),
+    "a message is heard": heard,
+    "an edit is taken over": edited,
+    "a pause is ordered": paused,
+    "the journal is written again": lambda m: begins(
+        m, Asked("a"), Asked("b")
+    ).the_journal_is_deleted_while_a_step_runs(".", "one"),
+}
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_what_was_promised_is_there_whatever_a_power_cut_leaves_of_the_rest(promise: str) -> None:
+    """All the rest is lost; the newest of it alone; or it comes up as zeros."""
+    for hows, otherwise in (([], LOST), ([1], WHOLE), ([2, 2, 2, 2], LOST)):
+        with playing() as machine:
+            PROMISES[promise](machine)
+            machine.the_power_is_cut(hows, otherwise)
 
 
 @pytest.mark.parametrize("then", [RECOVERS, POWER_CUT])
