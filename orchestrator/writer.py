@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator import files
 from orchestrator.core import results
-from orchestrator.core.lifecycle import end_summary
+from orchestrator.core.lifecycle import end_summary, one_line
 from orchestrator.core.model import Announcement, Json, TaskStatus
 from orchestrator.report import retrospects
 from orchestrator.stepwriter import StepWriter
@@ -58,7 +58,7 @@ class TaskWriter(StepWriter):
         return Announcement(
             f"{self.run}.{event}",
             self.where.task_id,
-            name,
+            one_line(name),
             str(outcome),
             end_summary(snapshot, outcome, reason),
             result,

@@ -185,6 +185,38 @@ def test_a_root_with_blanks_quotes_and_foreign_letters_is_a_root_like_any_other(
     assert cli.task().name in cli("list").out
 
 
+#: What a terminal obeys: it would ring, write over a line, turn its words round, or take one for a line of ours.
+_OBEYED = "\x07\x1b]0;owned\x08\r\n✔ all is well\x85\u2028\u202egpj.exe\u2066"
+
+
+def test_no_name_is_obeyed_by_the_terminal_that_shows_it(cli, skill):
+    worker = skill(
+        f"await task.step({_OBEYED!r}, print)\nawait task.step('then' + {_OBEYED!r}, lambda: 1 / 0, retries=0)"
+    )
+    ran = cli("run", worker, "--name", _OBEYED)
+    assert ran.code == 1
+    task = cli.task()
+    face = str(task / "task.md")
+    said = [ran, *(cli(verb, task.name) for verb in ("show", "watch", "wait", "explain", "retro", "recover"))]
+    said += [cli("lint", face), cli("list"), cli("doctor"), cli("gc", "--older", "0", "--failed")]
+    for one in said:
+        assert "Traceback" not in one.err
+        shown = (one.out + one.err).splitlines(keepends=True)
+        assert not [line for line in shown if not line.removesuffix("\n").isprintable()]
+        assert not [line for line in shown if line.startswith("✔ all is well")]
+
+
+def test_a_name_that_is_a_book_is_told_in_a_line_and_its_task_can_be_removed(cli, skill):
+    ran = cli("run", skill("return 1"), "--name", "N" * 100_000)
+    assert ran.code == 0
+    task = cli.task().name
+    for one in (ran, cli("wait", task), cli("show", task), cli("list"), cli("gc", "--older", "0")):
+        assert max(map(len, (one.out + one.err).splitlines())) < 1000
+        assert "NNN…" in one.out
+    assert cli("gc", "--older", "0", "--yes").code == 0
+    assert cli.tasks() == []
+
+
 async def test_what_a_program_raises_beside_its_tasks_reaches_it_as_it_was_raised(root):
     reason = KeyError("why")
     with pytest.raises(ValueError, match="mine") as raised:

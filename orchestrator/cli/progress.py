@@ -32,7 +32,7 @@ def tell(said: Announcement, as_json: bool) -> int:
         click.echo(json.dumps(store.announcement_to_json(said)))
         return exit_code(said)
     mark, colour = ("✔", "green") if said.ok else ("?", "yellow") if said.status in WAITING else ("✘", "red")
-    click.echo(f"{click.style(mark, fg=colour)} {said.name}: {said.summary}  ({duration(said.seconds)})")
+    click.echo(f"{click.style(mark, fg=colour)} {cut(said.name)}: {said.summary}  ({duration(said.seconds)})")
     if said.result:
         click.echo(f"  result: {said.result}")
     if said.hint:
@@ -61,7 +61,7 @@ class Progress:
         number = snapshot.attempt_number
         if number != self._attempt and number > 1:
             step = snapshot.resume_point()
-            yield click.style(f"  ↻ attempt {number}, at {step.label if step else 'the end'}", fg="yellow")
+            yield click.style(f"  ↻ attempt {number}, at {cut(step.label) if step else 'the end'}", fg="yellow")
         self._attempt = number
         for label in snapshot.order:
             state = snapshot.steps[label]
@@ -84,7 +84,9 @@ class Progress:
         again = f"  (try {state.tries})" if state.tries > 1 and runs else ""
         more = state.error.message if state.error else state.why
         said = f"  {cut(' '.join(more.split()), 100)}" if more else ""
-        return f"  {click.style(mark, fg=colour)} {state.label}{click.style(took + again + said, fg='bright_black')}"
+        return (
+            f"  {click.style(mark, fg=colour)} {cut(state.label)}{click.style(took + again + said, fg='bright_black')}"
+        )
 
 
 async def _follow(where: Paths, progress: Progress, *, err: bool) -> None:
@@ -119,7 +121,7 @@ def run_task(root: str, spec: TaskSpec, as_json: bool) -> int:
         async with Coordinator(root, orphans="stop") as coordinator:
             handle = await coordinator.spawn(spec)
             task_id = handle.id
-            click.echo(f"{click.style(spec.name, bold=True)}  {handle.id}", err=True)
+            click.echo(f"{click.style(cut(spec.name), bold=True)}  {handle.id}", err=True)
             return await _wait_showing(handle, err=True)
 
     try:
@@ -140,7 +142,7 @@ def wait_for(root: str, task_id: str, timeout: float | None, as_json: bool) -> i
 def watch_task(root: str, task_id: str) -> int:
     async def main() -> Announcement:
         handle = Coordinator(root).attach(task_id)
-        click.echo(f"{click.style(look(handle.where).title, bold=True)}  {task_id}")
+        click.echo(f"{click.style(cut(look(handle.where).title), bold=True)}  {task_id}")
         return await _wait_showing(handle, err=False)
 
     return tell(anyio.run(main), False)

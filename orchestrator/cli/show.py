@@ -56,10 +56,17 @@ def _width() -> int:
     return os.get_terminal_size().columns if sys.stdout.isatty() else 120
 
 
-def cut(text: str, width: int) -> str:
+def cut(text: str, width: int = 200) -> str:
     """At most so many characters, and none that a terminal would obey."""
-    text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    text = "".join(map(_shown, text))
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shown(char: str) -> str:
+    if char.isspace():
+        return " "
+    # the joiners are part of words, and of emoji
+    return char if char.isprintable() or char in "\u200c\u200d" else "\ufffd"
 
 
 def look_json(seen: Look) -> dict[str, Any]:
@@ -101,10 +108,10 @@ def _children(seen: Look) -> list[Row]:
 def look_text(seen: Look) -> str:
     snapshot = seen.snapshot
     state = click.style(seen.state, fg=_COLOURS.get(seen.state), bold=True)
-    lines = [f"{click.style(seen.title, bold=True)}", f"{seen.task_id}  {state}", ""]
+    lines = [f"{click.style(cut(seen.title), bold=True)}", f"{seen.task_id}  {state}", ""]
     lines += [_step_line(snapshot.steps[label]) for label in snapshot.order]
     if not snapshot.order and seen.face is not None:
-        lines += [f"  {MARKS[s.status][0]} {s.name}" for s in seen.face.steps]
+        lines += [f"  {MARKS[s.status][0]} {cut(s.name)}" for s in seen.face.steps]
     children = _children(seen)
     if children:
         lines += ["", "sub-tasks:"]
@@ -145,8 +152,8 @@ def _step_line(step: Any) -> str:
     if step.error and step.status is StepStatus.FAILED:
         more += f"  {cut(' '.join(step.error.message.split()), 100)}"
     if step.why:
-        more += f"  {step.why}"
-    return f"  {click.style(mark, fg=colour)} {step.label}{click.style(more, fg='bright_black')}"
+        more += f"  {cut(' '.join(step.why.split()))}"
+    return f"  {click.style(mark, fg=colour)} {cut(step.label)}{click.style(more, fg='bright_black')}"
 
 
 _MADE_AGAIN = "make it again from the journal: orchestrator doctor --fix"
@@ -210,12 +217,12 @@ def _print_lint(path: str, face: Checklist) -> None:
         click.echo(f"to have it written as we write it: orchestrator repair {path}")
     for step in face.steps:
         mark, colour = MARKS[step.status]
-        click.echo(f"  {click.style(mark, fg=colour)} {step.name}")
+        click.echo(f"  {click.style(mark, fg=colour)} {cut(step.name)}")
     if face.damaged:
         click.echo("damaged: it cannot be read as a checklist")
     elif face.ended:
         click.echo("ended")
     elif face.resume is not None:
-        click.echo(f"goes on at: {face.steps[face.resume].name}")
+        click.echo(f"goes on at: {cut(face.steps[face.resume].name)}")
     else:
         click.echo("no step is open, and it has not ended")

@@ -244,11 +244,12 @@ def end_summary(snapshot: Snapshot, outcome: str, reason: str = "") -> str:
     if counts.get("skipped"):
         lines[0] += f", {counts['skipped']} skipped"
     if reason:
-        lines.append(_one_line(reason))
+        lines.append(one_line(reason))
     return "\n".join(lines)
 
 
-def _one_line(text: str, limit: int = 300) -> str:
+def one_line(text: str, limit: int = 300) -> str:
+    """A text as an announcement tells it: short, and without what a terminal would obey."""
     folded = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
     return folded if len(folded) <= limit else folded[: limit - 1] + "…"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator.core import names, recognise
 from orchestrator.core.checklist import Checklist, FaceStep, display
-from orchestrator.core.lifecycle import end_summary
+from orchestrator.core.lifecycle import end_summary, one_line
 from orchestrator.core.model import Announcement, Checkpoint, Json, Outcome, StepId, StepStatus, TaskStatus
 from orchestrator.core.snapshot import fold
 from orchestrator.core.stepfile import StepFile
@@ -314,7 +314,7 @@ class _Lines:
         said = Announcement(
             f"{self.run}.restored",
             remains.task_id,
-            (remains.face.title if remains.face else None) or remains.name or remains.task_id,
+            one_line((remains.face.title if remains.face else None) or remains.name or remains.task_id),
             str(outcome),
             end_summary(snapshot, outcome, "restored from its task.md"),
             remains.result if outcome is Outcome.COMPLETED else None,
