@@ -26,9 +26,10 @@ test: lint ## lint, types, all tests, several at once (PYTEST_ARGS="-m 'not slow
 	@$(BIN)/python -m pytest -q -n auto $(addprefix --ignore=,$(CUT_TESTS)) $(PYTEST_ARGS)
 	@$(BIN)/python -m pytest -q -n auto $(CUT_TESTS)
 
-crashes: .venv/.done ## play EXAMPLES=1000 scripts to the product and its model; let TRIALS=all operations fail, die before TRIALS=all lines: hours, TRIALS=2000 some ten minutes
+crashes: .venv/.done ## play EXAMPLES=1000 scripts to the product and its model; let TRIALS=all operations fail, die before TRIALS=all lines, ruin every file in every way: hours, TRIALS=2000 some ten minutes
 	@ORCHESTRATOR_TEST_EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -q tests/test_model.py tests/test_fuzz.py
-	@ORCHESTRATOR_TEST_TRIALS=$(or $(TRIALS),all) $(BIN)/python -m pytest -v -n auto -rP tests/test_disk_faults.py tests/test_crash_lines.py tests/test_ruined.py
+	@ORCHESTRATOR_TEST_TRIALS=$(or $(TRIALS),all) $(BIN)/python -m pytest -v -n auto -rP tests/test_disk_faults.py tests/test_crash_lines.py \
+		tests/test_ruined.py tests/test_ruined_running.py tests/test_damage.py
 
 soak: .venv/.done ## kill workers and coordinators at random moments for MINUTES=2, replaying SEED=; see that nothing is lost
 	@cd tests && exec ../$(BIN)/python soak.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))

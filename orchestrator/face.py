@@ -160,6 +160,10 @@ class Face:
             return None
         return Displaced(self._written, before)
 
+    def reject(self) -> None:
+        """What was last seen in task.md is no text: the next `flush` writes ours again, and gives that back."""
+        self._written, self._dirty = None, True
+
     def _made_durable(self) -> bool:
         """Sync the file as it lies, which a replacement would only repeat. False when it is not there."""
         try:
@@ -230,7 +234,7 @@ class StepFiles:
             there = files.read_head(path, len(heading))
         except FileNotFoundError:
             there = b""
-        except Damaged:
+        except (Damaged, PermissionError):
             return ""
         return heading[len(there) :].decode("utf-8", "replace") if heading.startswith(there) else ""
 

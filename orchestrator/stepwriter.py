@@ -204,9 +204,11 @@ class StepWriter(Ledger):
             displaced = self._face.flush(sync=sync or self._owes_sync)
             if displaced is None:
                 break
-            if displaced.temporary is not None:
+            taken = self.take_edits(displaced.text, displaced.before)
+            if displaced.temporary is not None and taken:
                 merged.append(displaced.temporary)
-            self.take_edits(displaced.text, displaced.before)
+            elif displaced.temporary is not None:
+                self.set_face_aside(displaced.temporary)
             self._owes_sync = True  # what was displaced goes only when what has become of it is durable
         else:
             return
@@ -224,33 +226,45 @@ class StepWriter(Ledger):
         """Take over what was saved in task.md since we wrote it, though no mark of ours makes us write it now."""
         edited = self._face.edited()
         if edited is not None:
-            self.take_edits(edited.text, edited.before)
+            if not self.take_edits(edited.text, edited.before):
+                self._face.reject()
             self.settle()
 
-    def take_edits(self, text: bytes, before: bytes | None = None) -> None:
+    def take_edits(self, text: bytes, before: bytes | None = None) -> bool:
         """Take over what a person changed in task.md. Everything in it that is no mark is kept byte for byte.
 
-        `before` is the text that was edited, when it is known: what it has already is not the person's.
+        `before` is the text that was edited, when it is known: what it has already is not the person's. False when it
+        is damaged: then nothing of it is taken, and it is to be kept beside task.md.
         """
         face = Checklist.parse(text, self.snapshot.steps)
         if face.damaged:
             self._face.take(self._face.checklist, self.snapshot)
-            return
+            return False
         edited = None if before is None else Checklist.parse(before, self.snapshot.steps)
         for edit in handedit.edits(self.snapshot, face, edited):
             self._take(edit)
         self._face.take(face, self.snapshot)
         self._face.compare()
         self.show_status()
+        return True
 
-    def merge_displaced(self, text: bytes, finished: Collection[str] = ()) -> None:
+    def set_face_aside(self, temporary: str) -> None:
+        """Keep beside task.md what lay in its place and is no text."""
+        aside = files.set_aside(temporary, "replaced", beside=self.where.task_md)
+        self.notices.append(f"task.md could not be read: moved to {aside}, made again from the journal")
+
+    def merge_displaced(self, text: bytes, finished: Collection[str] = ()) -> bool:
         """Merge a text that a kill left beside task.md: our own, or an edit displaced in that very moment.
 
         Of the steps that were `finished` before task.md itself was looked at, it says nothing new: one that task.md has
         as `[redo]` was `[working done]` in the text that this one displaced.
-        Its edits of marks are taken over; lines of it that task.md lacks are added at the end, as notes.
+        Its edits of marks are taken over; lines of it that task.md lacks are added at the end, as notes. False when it
+        is damaged, and has more in it than a power cut makes of a text of ours: then it is to be kept beside task.md.
         """
         other = Checklist.parse(text, self.snapshot.steps)
+        if other.damaged:
+            here = self._face.checklist.render()
+            return all(part in here for line in text.splitlines() for part in line.split(b"\0"))
         for edit in handedit.edits(self.snapshot, other):
             if not self._is_stale(edit, finished):
                 self._take(edit)
@@ -268,6 +282,7 @@ class StepWriter(Ledger):
         if lost:
             self.take_edits(here.rstrip(b"\n") + b"\n\n" + b"\n".join(lost) + b"\n")
             self.settle(sync=True)
+        return True
 
     def _is_stale(self, edit: handedit.Edit, finished: Collection[str]) -> bool:
         """Whether a mark says only what was true before its step was reopened."""

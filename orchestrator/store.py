@@ -154,6 +154,8 @@ class Look:
             return str(snapshot.end["outcome"])
         if self.damage:
             return "damaged"
+        if self.lost and _is_held(self.where):  # its worker will write the journal again
+            return "working"
         if not (snapshot.attempts or snapshot.paused or snapshot.attention):
             return "interrupted" if snapshot.generation and snapshot.steps else "queued"
         if snapshot.unclosed is not None:
@@ -363,6 +365,13 @@ def lock_is_free(where: Paths) -> bool:
     if lock is not None:
         os.close(lock)
     return lock is not None
+
+
+def _is_held(where: Paths) -> bool:
+    try:
+        return not lock_is_free(where)
+    except OSError:  # gone meanwhile, or closed to us
+        return False
 
 
 def announcement_to_json(said: Announcement) -> dict[str, Any]:

@@ -44,8 +44,8 @@ def take_over(where: Paths, clock: Clock, *, thorough: bool = False) -> TaskWrit
     else:
         writer.show_all()
     for path, content in files.sweep(where.directory):
-        if path.endswith("task.md"):
-            writer.merge_displaced(content, finished)
+        if path.endswith("task.md") and not writer.merge_displaced(content, finished):
+            writer.set_face_aside(path)
     writer.settle()
     mended = damage.put_right(writer, stamp) if thorough else damage.restore_result(writer, stamp)
     writer.notices.extend(mended)

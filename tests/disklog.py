@@ -100,6 +100,7 @@ class Recorder:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """The layer is in place in this process and in those that are forked off from it."""
+        inline.alone()
         before = files.os, directories.os, files._swap, files._datasync
         swap, datasync = before[2:]
         files.os = directories.os = self  # type: ignore[assignment]

@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 
 import inline
 
-from orchestrator import directories, files, reading
+from orchestrator import copying, directories, files, locking, reading
+
+#: The file layer: where `os` is another.
+LAYER = (files, reading, directories, locking, copying)
 
 #: Which operations a state of the disk, or of the process, makes fail. `open` and `append` are of what is there.
 SCOPES: dict[int, frozenset[str]] = {
@@ -180,11 +183,12 @@ class FailingLayer:
 @contextlib.contextmanager
 def installed(log: Path, fault: Fault | None = None) -> Iterator[FailingLayer]:
     """The layer, below the file layer of every run that begins inside."""
+    inline.alone()
     layer = FailingLayer(log, fault)
     swap, datasync = files._swap, files._datasync
     inline.KEPT.update((layer._log, layer._synced))
     inline.IN_WORKERS.append(layer.become_worker)
-    for module in (files, reading, directories):
+    for module in LAYER:
         module.os = layer  # type: ignore[attr-defined]
     files._swap = lambda one, other: layer.do("rename", other, lambda: swap(one, other))
     files._datasync = lambda fd: layer.do("sync", fd, lambda: datasync(fd))
@@ -192,7 +196,7 @@ def installed(log: Path, fault: Fault | None = None) -> Iterator[FailingLayer]:
         yield layer
     finally:
         files._swap, files._datasync = swap, datasync
-        for module in (files, reading, directories):
+        for module in LAYER:
             module.os = os  # type: ignore[attr-defined]
         inline.IN_WORKERS.remove(layer.become_worker)
         for fd in (layer._log, layer._synced):

@@ -45,8 +45,16 @@ PATIENCE_SECONDS = 120.0
 KEPT: set[int] = set()
 #: The variable that names the process group of a run: whoever kills it ends the whole of it at once.
 GROUP = "ORCHESTRATOR_TEST_GROUP"
-#: Called in every worker before its first act.
+#: Called in every worker before its first act. Empty where nobody watches: see `alone`.
 IN_WORKERS: list[Callable[[], None]] = []
+
+
+def alone() -> None:
+    """Raises AssertionError where another stands in the file layer already, or will in the workers: one of the two
+    would see nothing of them.
+    """
+    assert not IN_WORKERS, f"the workers are prepared by another: {IN_WORKERS}"
+    assert files.os is os, f"the file layer is {files.os}"
 
 
 class InlineEngine:

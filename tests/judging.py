@@ -69,7 +69,7 @@ def _through_the_door(place: Place, act: Act, begin: Callable[[], None]) -> Told
         async with inline.coordinator(place.root) as coordinator:
             await act(coordinator)
 
-    _write_down_commits(str(place.base / "committed.txt"))
+    write_down_commits(str(place.base / "committed.txt"))
     sys.stderr = io.StringIO()
     door.cli.main = lambda **_: anyio.run(body)  # type: ignore[method-assign]
     code: Any = None
@@ -207,7 +207,7 @@ def _of_what_was_told(place: Place, told: Iterable[str]) -> Iterator[str]:
     yield from (f"{text}, not in the journal" for text in told if text[:9] == "announced" and text[10:] not in known)
 
 
-def _write_down_commits(log: str) -> None:
+def write_down_commits(log: str) -> None:
     """In the process that begins a run: whatever commits in it or in a fork of it says so, outside of the product."""
     real = TaskWriter.commit
 
@@ -323,19 +323,46 @@ TRIALS = os.environ.get("ORCHESTRATOR_TEST_TRIALS", "")
 
 def drawn(everything: Sequence[T], kind: Callable[[T], object], count: int) -> list[T]:
     """So many of them, of every kind about as many; or as the environment says."""
+    return chosen(everything, [kind], int(TRIALS or count) if TRIALS != "all" else None)
+
+
+def chosen(everything: Sequence[T], kinds: Sequence[Callable[[T], object]], count: int | None) -> list[T]:
+    """So many of them, None: all; the one that comes next is of what came least often by the first of `kinds`, among
+    these by the second, and so on.
+    """
     # By a hash of each: two that run at once do not do exactly the same every time, and that must not change the rest.
-    chosen = sorted(everything, key=lambda one: hashlib.sha256(f"{SEED} {one}".encode()).digest())
-    if TRIALS == "all":
-        return chosen
-    by_kind: dict[object, int] = {}
-    rank: dict[int, tuple[int, int]] = {}
-    for at, one in enumerate(chosen):
-        nth = by_kind[kind(one)] = by_kind.get(kind(one), 0) + 1
-        rank[at] = (nth, at)
-    order = sorted(range(len(chosen)), key=rank.__getitem__)
-    return [chosen[at] for at in order[: int(TRIALS or count)]]
+    order = sorted(everything, key=lambda one: hashlib.sha256(f"{SEED} {one}".encode()).digest())
+    for kind in reversed(kinds):
+        seen: Counter[object] = Counter()
+        ranked = []
+        for one in order:
+            seen[kind(one)] += 1
+            ranked.append((seen[kind(one)], one))
+        order = [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+    return order[:count]
 
 
-def parts(usual: int) -> int:
+class Part(NamedTuple):
+    """One of the tests that an enumeration over the scenarios is divided among: each enumerates its own ones only."""
+
+    number: int
+    parts: int
+
+    @property
+    def scenarios(self) -> tuple[Scenario, ...]:
+        return scenarios.SCENARIOS[self.number % len(scenarios.SCENARIOS) :: self.parts]
+
+    def of(self, everything: Sequence[T], kinds: Sequence[Callable[[T], object]], count: int) -> list[T]:
+        """What is tried of all that may happen in its scenarios. `count`: how many are tried in all parts together."""
+        wanted = None if TRIALS == "all" else int(TRIALS or count) // self.parts
+        several = range(self.number % len(scenarios.SCENARIOS), self.parts, len(scenarios.SCENARIOS))
+        return chosen(everything[several.index(self.number) :: len(several)], kinds, wanted)
+
+    def __str__(self) -> str:
+        return f"part {self.number + 1} of {self.parts}"
+
+
+def parts(usual: int) -> list[Part]:
     """In how many tests they are tried: of many, so many that one sees how far they have come."""
-    return 200 if TRIALS == "all" else max(usual, int(TRIALS or 0) // 200)
+    several = 200 if TRIALS == "all" else max(usual, int(TRIALS or 0) // 200)
+    return [Part(number, several) for number in range(several)]

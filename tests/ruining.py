@@ -76,3 +76,6 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "a socket": _instead(_socket),
     "unreadable": lambda path: path.chmod(0),
 }
+
+#: What looking at a file of 1 GB may cost, in KiB.
+PEAK = 200 * 1024

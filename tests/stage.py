@@ -156,7 +156,9 @@ class Doom:
         return act()
 
 
-inline.IN_WORKERS.append(lambda: Doom.arm(0))
+def _spare() -> None:
+    """In every worker of a stage, and of no other run: its layer is nothing to them."""
+    Doom.arm(0)
 
 
 # -- the script's side -------------------------------------------------------------------------------------------------
@@ -214,9 +216,11 @@ class Stage:
         self.root.mkdir()
         self.log = self.base / "log"
         self.hands: Hands = Mains(self.root, self.base / "operations") if self.recorded else Hands()
+        inline.IN_WORKERS.append(_spare)
         inline._warm_up()
 
     def close(self) -> None:
+        inline.IN_WORKERS.remove(_spare)
         self.hands.close()
         close_channels()
         shutil.rmtree(self.base)

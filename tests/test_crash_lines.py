@@ -19,10 +19,10 @@ import pytest
 import scenarios
 import tracing
 from judging import Told
-from scenarios import SCENARIOS, Scenario
+from scenarios import Scenario
 
 #: How many are drawn in every run of the tests, in how many parts; and how often a line is died at, beside its last.
-COUNT, PARTS, HITS = 380, judging.parts(4), 2
+COUNT, PARTS, HITS = 256, 4, 2
 
 
 class Crash(NamedTuple):
@@ -45,12 +45,8 @@ def clean() -> Iterator[None]:
 
 
 @functools.cache
-def everything() -> list[Crash]:
-    """Every line of every act, as an undisturbed run comes to it."""
-    return [crash for scenario in SCENARIOS for number in range(len(scenario.acts)) for crash in _of(scenario, number)]
-
-
-def _of(scenario: Scenario, number: int) -> list[Crash]:
+def deaths(scenario: Scenario, number: int) -> list[Crash]:
+    """Every line of one act, as an undisturbed run comes to it."""
     with tempfile.TemporaryDirectory(dir=scenarios.temporary_base()) as base:
         place = scenario.place(Path(base) / "place")
         for earlier in range(number):
@@ -82,9 +78,19 @@ def attempt(crash: Crash) -> tuple[list[str], bool]:
     return wrong, come
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_line_a_process_dies_at_one_recover_brings_the_task_to_its_end(part: int) -> None:
-    crashes = judging.drawn(everything(), lambda crash: crash.line, COUNT)[part::PARTS]
+def everything(part: judging.Part) -> list[Crash]:
+    return [one for scenario in part.scenarios for act in range(len(scenario.acts)) for one in deaths(scenario, act)]
+
+
+def _module(crash: Crash) -> object:
+    """Of a module, and by whom."""
+    return crash.line.partition(":")[0], crash.point[:6]
+
+
+@pytest.mark.parametrize("part", judging.parts(PARTS), ids=str)
+def test_whatever_line_a_process_dies_at_one_recover_brings_the_task_to_its_end(part: judging.Part) -> None:
+    all_of_it = everything(part)
+    crashes = part.of(all_of_it, [_module, lambda crash: crash.line], COUNT)
     begun, wrong, missed, workers = time.monotonic(), [], 0, 0
     for crash in crashes:
         found, come = attempt(crash)
@@ -93,9 +99,11 @@ def test_whatever_line_a_process_dies_at_one_recover_brings_the_task_to_its_end(
         wrong += [f"{crash}: {what}" for what in found]
     lines = len({crash.line for crash in crashes})
     print(
-        f"every line, part {part + 1} of {PARTS}: {len(crashes)} of {len(everything())} deaths ({workers} of workers) "
+        f"every line, {part}: {len(crashes)} of {len(all_of_it)} deaths ({workers} of workers) "
         f"before {lines} lines, {missed} were not reached, {len(wrong)} wrong, {time.monotonic() - begun:.0f} s, "
         f"seed {judging.SEED}"
     )
     assert not wrong, "\n".join([f"seed {judging.SEED}", *wrong])
     assert missed <= len(crashes) / 10
+    if part.parts <= PARTS and not judging.TRIALS:
+        assert {_module(crash) for crash in crashes} == {_module(crash) for crash in all_of_it}, "a module is left out"

@@ -6,6 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+import test_crash_lines
+import test_disk_faults
+import test_fuzz
+import test_model
+import test_ruined
+import test_ruined_running
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGE = REPOSITORY / "docs/durability.md"
@@ -70,3 +76,26 @@ def test_what_is_not_promised_is_said() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/protocol.md"])
 def test_whoever_reads_of_the_promises_is_led_to_their_proofs(page: str) -> None:
     assert "durability.md)" in (REPOSITORY / page).read_text("utf-8")
+
+
+def test_how_much_of_what_is_too_large_is_drawn_is_told_as_it_is() -> None:
+    section = sections(PAGE.read_text("utf-8"))["The tests themselves"]
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in section.splitlines() if line[:2] == "| "
+    ]
+    told = {what: (every, drawn, by) for what, every, drawn, by in (row for row in rows if len(row) == 4)}
+    for what, count in (
+        ("an operation of the disk fails", test_disk_faults.COUNT),
+        ("a process dies before a line", test_crash_lines.COUNT),
+        ("a file is ruined", test_ruined.COUNT),
+        ("a file is ruined under its worker", test_ruined_running.COUNT),
+        ("a script of moves, beside the model", 40),
+    ):
+        assert told[what][1].partition(",")[0] == str(count)
+    assert told["a file is ruined"][0].startswith(f"{len(test_ruined.CELLS)} cells")
+    assert told["a file is ruined under its worker"][0].startswith(f"{len(test_ruined_running.CELLS)} cells")
+    makefile = (REPOSITORY / "Makefile").read_text("utf-8")
+    crashes = makefile.partition("\ncrashes:")[2].partition("\n\n")[0]
+    for module in (test_crash_lines, test_disk_faults, test_ruined, test_ruined_running, test_fuzz, test_model):
+        assert f"tests/{module.__name__}.py" in crashes
+    assert "tests/test_damage.py" in crashes

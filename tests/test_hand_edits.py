@@ -177,6 +177,32 @@ def test_a_directory_in_the_place_of_task_md_is_set_aside_by_a_living_worker(des
 
 
 # fault 73
+RUINED = {
+    "one NUL": lambda text: text.encode().replace(b"mine", b"mi\0ne", 1) + b"A remark of mine.\n",
+    "UTF-16": lambda text: text.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("ruined", RUINED)
+@pytest.mark.parametrize("seen", ["at the next mark", "between two steps", "by who comes after a kill in between"])
+def test_a_task_md_that_was_ruined_under_its_worker_is_kept_beside_it(desk: Desk, ruined: str, seen: str) -> None:
+    """It was thrown away, with all that people had written into it."""
+    data = RUINED[ruined](desk.text + "\nA remark of mine.\n")
+    if seen == "by who comes after a kill in between":
+        Path(files.temporary_of(desk.where.task_md)).write_bytes(data)
+        desk.next_holder()
+    else:
+        Path(desk.where.task_md).write_bytes(data)
+        if seen == "between two steps":
+            desk.task.look_for_edits()
+        desk.mark()
+    (aside,) = Path(desk.where.directory).glob("task.md.damaged-*")
+    assert aside.read_bytes() == data
+    assert any(str(aside) in notice for notice in desk.task.notices)
+    assert "[working done] a\n" in desk.text
+    assert not list(Path(desk.where.directory).glob(f"{files.TEMPORARY}*"))
+
+
 def test_a_link_in_the_place_of_a_step_file_is_never_written_through(desk: Desk, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("untouched")

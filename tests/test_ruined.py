@@ -20,6 +20,7 @@ import anyio.to_thread
 import inline
 import judging
 import pytest
+import ruining
 import scenarios
 from ruining import DAMAGES
 from scenarios import Place, Start, ended, fresh, interrupted, skill, then
@@ -32,8 +33,6 @@ from orchestrator.store import Paths
 
 #: How many are drawn in every run of the tests, in how many parts.
 COUNT, PARTS = 36, 3
-#: What looking at a file of 1 GB may cost, in KiB.
-PEAK = 200 * 1024
 
 _thread = anyio.to_thread.run_sync
 
@@ -204,7 +203,7 @@ def wrong(cell: Cell, mend: bool) -> Iterator[str]:
         yield f"mended a second time: {after.done_again}"
     if again:
         yield f"done, and entered again: {again}"
-    if after.grown > PEAK:
+    if after.grown > ruining.PEAK:
         yield f"looking at it costs {after.grown // 1024} MiB"
     (neighbour,) = set(after.states) - {where.task_id}
     if after.states[neighbour] != "completed":

@@ -26,7 +26,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(orchestrator.__file__)) + "/"
 #: Where the state of a task is read, written and decided on.
 FILES = tuple(
     (
-        "files reading directories ledger writer face takeover store workspace core/journal"
+        "files reading directories locking ledger stepwriter writer face takeover store workspace core/journal"
         " worker/loop worker/task worker/step"
     ).split()
 )
@@ -76,6 +76,7 @@ class Tracer:
 @contextlib.contextmanager
 def installed(log: Path, point: str | None = None) -> Iterator[Tracer]:
     """The tracer, for every run that begins inside with `Tracer.begin`."""
+    inline.alone()
     tracer = Tracer(log, point)
     inline.KEPT.add(tracer._log)
     inline.IN_WORKERS.append(tracer.become_worker)

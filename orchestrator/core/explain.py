@@ -71,7 +71,8 @@ def explain(facts: Facts) -> Explanation:
 
 def standing(facts: Facts) -> str:
     """The state, with what the lock says beside what the journal does."""
-    if facts.state != "interrupted" or not facts.locked:
+    without_journal = facts.state == "working" and facts.snapshot.unclosed is None  # the lock alone says so
+    if not facts.locked or not (facts.state == "interrupted" or without_journal):
         return facts.state
     return STRAY if any(holder.role == "stray" for holder in facts.holders) else HELD
 
