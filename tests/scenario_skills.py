@@ -7,6 +7,7 @@ the label of a step, is called in it (a person who does something just then).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -99,6 +100,17 @@ async def three(task: Any) -> str:
 
     await task.plan(["one", "two", "three"])
     return "".join([str(await task.step(name, work, name)) for name in ("one", "two", "three")])
+
+
+async def stubborn(task: Any) -> None:
+    """Goes on whatever a step raises."""
+
+    def work() -> None:
+        enter(task)
+
+    for name in ("one", "two", "three"):
+        with contextlib.suppress(Exception):
+            await task.step(name, work)
 
 
 async def fails(task: Any) -> str:

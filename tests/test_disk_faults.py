@@ -130,6 +130,42 @@ def test_whatever_operation_fails_nothing_is_lost_and_whoever_asked_is_told(part
         assert {_kind(trial) for trial in trials} == {_kind(trial) for trial in all_of_it}, "a kind is left out"
 
 
+# -- by themselves: what no draw may leave out -------------------------------------------------------------------------
+
+STUBBORN = Scenario("a stubborn skill", scenarios.nothing, (scenarios.spawn(scenarios.skill("stubborn")),))
+
+
+@pytest.mark.parametrize("fault", ["sync", "sync, bytes lost", "short write"])
+def test_a_worker_whose_journal_was_not_written_enters_no_further_step_whatever_its_skill_catches(fault: str) -> None:
+    """Once only: a later write, and a later sync, would succeed, and prove nothing. What was written by half is cut."""
+    kind = "write" if fault == "short write" else "sync"
+    points = [one for one in _points(STUBBORN) if one.startswith(f"worker 1: {kind} journal.jsonl")]
+    commits = points[-5:-2]  # the last two are the end and its close; a try that begins is not synced
+    if kind == "write":
+        commits = points[-7:-2:2]
+    for steps, point in enumerate(commits, 1):
+        error = SHORT if fault == "short write" else errno.EIO
+        with tempfile.TemporaryDirectory(dir=scenarios.temporary_base()) as base:
+            place = STUBBORN.place(Path(base) / "place")
+            with failing.installed(Path(base) / "log", Fault(point, error, lost=fault.endswith("lost"))) as layer:
+                ran = judging.command(STUBBORN, place, 0)
+                assert layer.has_failed
+            assert isinstance(ran.value, Told), ran.error
+            assert ran.value.code == 74, ran.value
+            entered = [line.partition(" ")[0] for line in place.ledger.lines()]
+            assert entered == ["one", "two", "three"][:steps], point
+            reading = store.read_journal(place.tasks()[0])
+            assert (reading.torn, reading.damaged) == (0, ()), point
+            assert sum(entry["kind"] == "commit" for entry in reading.entries) == steps - (fault != "sync"), point
+
+
+def _points(scenario: Scenario) -> list[str]:
+    with tempfile.TemporaryDirectory(dir=scenarios.temporary_base()) as base:
+        with failing.installed(Path(base) / "log"):
+            assert judging.command(scenario, scenario.place(Path(base) / "place"), 0).code == 0
+        return failing.points(Path(base) / "log")
+
+
 # -- what these found, each by itself --------------------------------------------------------------------------------
 
 
