@@ -22,7 +22,7 @@ from judging import Told
 from scenarios import Scenario
 
 #: How many are drawn in every run of the tests, in how many parts; and how often a line is died at, beside its last.
-COUNT, PARTS, HITS = 256, 4, 2
+COUNT, PARTS, HITS = 224, 4, 2
 
 
 class Crash(NamedTuple):

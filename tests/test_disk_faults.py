@@ -35,7 +35,7 @@ from orchestrator.core.model import StepId, StepStatus
 from orchestrator.errors import Exhausted, SyncFailed
 
 #: How many are drawn in every run of the tests, and in how many parts.
-COUNT, PARTS = 256, 4
+COUNT, PARTS = 224, 4
 
 
 class Trial(NamedTuple):
