@@ -112,6 +112,7 @@ class After(NamedTuple):
 
     findings: list[Finding]
     done_again: list[str]
+    unkept: list[Finding]  #: what --fix was said to mend, after it
     said: dict[str, str]
     states: dict[str, str]
     steps: dict[str, str]
@@ -143,16 +144,18 @@ async def _ruin_and_recover(root: str, where: Paths, cell: Cell, mend: bool) -> 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = [one for one in doctor.examine(root, later) if one.task == where.task_id and not one.settled]
     again: list[str] = []
+    unkept: list[Finding] = []
     if mend:
         list(doctor.mend(root, later))
         again = [line for line in doctor.mend(root, later) if where.task_id in line]
+        unkept = [one for one in doctor.examine(root, later) if one.task == where.task_id and one.level == "mend"]
     async with inline.coordinator(root) as coordinator:
         said = await _recover(coordinator)
     seen = store.look(where)
     states = {task_id: store.row(Paths(os.path.join(root, task_id))).state for task_id in store.task_ids(root)}
     steps = {label: state.status.value for label, state in seen.snapshot.steps.items()}
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    return After(found, again, said, states, steps, grown)
+    return After(found, again, unkept, said, states, steps, grown)
 
 
 # -- what is wrong with it -------------------------------------------------------------------------------------------
@@ -201,6 +204,8 @@ def wrong(cell: Cell, mend: bool) -> Iterator[str]:
         yield f"not one finding with a way out: {after.findings}"
     if after.done_again:
         yield f"mended a second time: {after.done_again}"
+    if after.unkept:
+        yield f"said to be mended by --fix, and was not: {after.unkept}"
     if again:
         yield f"done, and entered again: {again}"
     if after.grown > ruining.PEAK:
