@@ -109,17 +109,14 @@ def _standing(room: Room, where: Paths, seen: Look) -> Iterator[Finding]:
 
 def _not_to_be_asked(where: Paths, seen: Look) -> Iterator[Finding]:
     """Nobody here can tell whether its worker lives, or the worker is stopped: it would stay so for ever."""
-    attempt = seen.snapshot.unclosed
     if seen.elsewhere is not None and inspection.is_locked(where) is False:
         what = f"its worker is on {seen.elsewhere}, which cannot be asked from here, and nobody holds its lock"
         yield _person(
             "elsewhere", what, f"if that machine is gone: {recovery.presume_dead_command(where.task_id)}", where
         )
-    if seen.alive and attempt is not None:
-        for who in filter(None, (attempt.identity, attempt.guard)):
-            if identity.is_stopped(who):
-                cancel = f"or end it: orchestrator cancel {where.task_id}"
-                yield _person("stopped", f"its process {who.pid} is stopped", f"kill -CONT {who.pid}   {cancel}", where)
+    for who in inspection.stopped(seen):
+        cancel = f"or end it: orchestrator cancel {where.task_id}"
+        yield _person("stopped", f"its process {who.pid} is stopped", f"kill -CONT {who.pid}   {cancel}", where)
 
 
 def _held(where: Paths, seen: Look) -> Iterator[Finding]:

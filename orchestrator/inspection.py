@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from orchestrator import files, holders, identity, orders, store
 from orchestrator.core import handedit
 from orchestrator.core.evidence import Facts, Process, numbered
-from orchestrator.core.model import Limits, TaskSpec
+from orchestrator.core.model import Identity, Limits, TaskSpec
 from orchestrator.core.snapshot import Snapshot, fold
 from orchestrator.errors import Damaged
 from orchestrator.holders import Seen
@@ -37,9 +38,18 @@ def facts_of(where: Paths, clock: Clock) -> Facts:
         problem,
         spec.limits if spec else Limits(),
         {step.name: step.retries for step in spec.steps} if spec else {},
+        tuple(who.pid for who in stopped(seen)),
         seen.elsewhere is not None,
         seen.snapshot.attempt is not None and not store.begun_here(where, seen.snapshot.attempt),
     )
+
+
+def stopped(seen: Look) -> Iterator[Identity]:
+    """The worker and the guard of a living attempt, as far as a signal has stopped them."""
+    attempt = seen.snapshot.unclosed
+    if seen.alive and attempt is not None:
+        both = dict.fromkeys(who for who in (attempt.identity, attempt.guard) if who is not None)
+        yield from (who for who in both if identity.is_stopped(who))
 
 
 def _after(where: Paths, seen: Look) -> Snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from conftest import TOKEN, Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator import Coordinator, files, inspection, recovery, store, workspace
+from orchestrator import Coordinator, containment, files, identity, inspection, recovery, store, workspace
 from orchestrator.core import explain as explaining
 from orchestrator.core.evidence import Facts, Process, numbered
 from orchestrator.core.explain import Explanation, explain
@@ -254,6 +255,11 @@ async def test_a_worker_that_lives_is_named_with_its_step_and_its_lock(
         assert said.orders[0].endswith("its worker does, at its next step border")
         assert (said.next.by, said.next.when) == ("worker", "now")
         assert "nobody that can be seen starts another" in said.next.what
+        containment.send(found[0].pid, signal.SIGSTOP)
+        await kit.until(lambda: identity.is_stopped(found[0]), "the worker is stopped")
+        said = explained(where)
+        assert (said.next.by, said.next.command) == ("person", f"kill -CONT {found[0].pid}")
+        assert said.why == "attempt 1 is stopped by a signal, in step 'two'"
         kit.kill_worker(where)
         await kit.let_go(where)
     assert explained(where).state == "interrupted"

@@ -53,6 +53,7 @@ class Facts:
     spec_problem: str = ""
     limits: Limits = field(default_factory=Limits)
     retries: Mapping[str, int] = field(default_factory=dict)
+    stopped: tuple[int, ...] = ()  #: pids of its worker and guard that a signal has stopped
     elsewhere: bool = False  #: its worker is on another machine, whose locks are not seen here either
     copied: bool = False  #: its last attempt was begun in another directory
 
@@ -151,6 +152,7 @@ def _of_the_attempt(facts: Facts) -> Iterator[Evidence]:
     )
     if not facts.alive:
         yield Evidence(f"attempt {attempt.number} has no line that says how it ended")
+    yield from (Evidence(f"process {pid} is stopped by a signal") for pid in facts.stopped)
 
 
 _OF_A_STEP: Mapping[StepStatus, str] = {

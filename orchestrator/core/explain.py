@@ -159,6 +159,10 @@ def _working(facts: Facts) -> Said:
         return said, Next(f"whether it lives can only be seen on {host}", "worker", "now")
     if attempt is not None and attempt.identity is None:
         return f"attempt {number} is being started: its worker has not said yet who it is", _starting(facts)
+    if facts.stopped:
+        pids = " ".join(map(str, facts.stopped))
+        said = f"attempt {number} is stopped by a signal, {doing}"
+        return said, Next("it goes on when its processes do", "person", "on command", f"kill -CONT {pids}")
     after = "" if _attended(facts) else "; should its worker die, nobody that can be seen starts another"
     return f"attempt {number} is at work, {doing}", Next(f"its worker goes on by itself{after}", "worker", "now")
 
