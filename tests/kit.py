@@ -93,6 +93,15 @@ def done_steps(where: Paths) -> set[str]:
     return {str(e["step"]) for e in entries(where, "commit") if e["status"] == "done"}
 
 
+def is_waited_for(pid: int) -> bool:
+    """Whether this process waits for the end of another by a pidfd, as the engine does."""
+    for name in os.listdir("/proc/self/fdinfo"):
+        with contextlib.suppress(OSError):
+            if f"Pid:\t{pid}\n" in Path(f"/proc/self/fdinfo/{name}").read_text():
+                return True
+    return False
+
+
 def identities(where: Paths) -> tuple[Identity, Identity] | None:
     """Worker and guard of the last attempt, when it has said who they are."""
     started = entries(where, "started")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import kit
 import pytest
 from cli_door import CANNOT_CREATE, DATA, FAILED, IO, NO_INPUT, TEMPORARY, Cli
 from kit import let_go
@@ -113,6 +114,8 @@ async def test_an_adopted_worker_that_could_not_write_spends_nothing_of_the_budg
         await ledger.has("held")
     async with Coordinator(root) as second:
         await second.adopt(handle.where)
+        _, guard = kit.identities(handle.where)
+        await kit.until(lambda: kit.is_waited_for(guard.pid), "somebody watches how it ends")
         Path(f"{ledger.path}.go").touch()
         with pytest.raises(SyncFailed, match="the disk does not take") as refused:
             await second.wait(handle.id, 120)

@@ -78,6 +78,20 @@ def test_a_new_line_becomes_a_step_at_its_place(desk: Desk, later: str) -> None:
 
 
 @HOLDERS
+def test_a_third_line_of_a_name_is_the_third_step_of_it_though_the_second_shows_its_number(
+    desk: Desk, later: str
+) -> None:
+    second = StepId("a", 2)
+    desk.task.plan([second])
+    desk.edit(lambda text: text.replace("[pending] a (2)", "[pending] a (2)\n[working done] a"))
+    notice(desk, later)
+    labels = look(desk.where).snapshot.labels
+    assert labels[second] == "a (2)"
+    assert desk.status("a (2)") is StepStatus.PENDING
+    assert desk.status(labels[StepId("a", 3)]) is StepStatus.DONE
+
+
+@HOLDERS
 def test_a_new_order_is_taken_over_when_every_step_is_there(desk: Desk, later: str) -> None:
     desk.edit(lambda text: text.replace("[working] b\n[pending] c\n", "[pending] c\n[working] b\n"))
     notice(desk, later)
@@ -176,7 +190,6 @@ def test_a_directory_in_the_place_of_task_md_is_set_aside_by_a_living_worker(des
     assert [p.read_text() for p in path.parent.glob("task.md.damaged-*/inside")] == ["kept"]
 
 
-# fault 73
 RUINED = {
     "one NUL": lambda text: text.encode().replace(b"mine", b"mi\0ne", 1) + b"A remark of mine.\n",
     "UTF-16": lambda text: text.encode("utf-16"),
@@ -203,6 +216,7 @@ def test_a_task_md_that_was_ruined_under_its_worker_is_kept_beside_it(desk: Desk
     assert not list(Path(desk.where.directory).glob(f"{files.TEMPORARY}*"))
 
 
+# fault 73
 def test_a_link_in_the_place_of_a_step_file_is_never_written_through(desk: Desk, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("untouched")

@@ -274,7 +274,7 @@ async def test_a_worker_on_a_machine_that_cannot_be_asked_is_neither_ended_nor_d
         assert f"orchestrator recover {where.task_id} --presume-dead" in said.reason
     (found,) = [one for one in doctor.examine(str(root), time.time) if one.code == "elsewhere"]
     assert "--presume-dead" in found.hint
-    assert not list(doctor.mend(str(root), time.time))
+    assert not [line for line in doctor.mend(str(root), time.time) if "empty cgroup" not in line]  # of other roots
     assert explain(inspection.facts_of(where, time.time)).next.command.endswith("--presume-dead")
 
 

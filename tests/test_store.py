@@ -174,8 +174,11 @@ def test_a_task_that_nobody_began_is_queued_and_one_that_lost_its_journal_is_not
 def test_a_journal_made_again_from_the_face_tells_of_an_interrupted_task(desk: Desk) -> None:
     desk.task.close()
     os.unlink(desk.where.journal)
+    assert look(desk.where).state == "working", "whoever holds it writes its journal again"
+    os.close(desk._lock)
     found = look(desk.where)
     assert (found.state, found.lost, found.damage) == ("interrupted", True, [])
+    desk._lock = os.open(os.devnull, os.O_RDONLY)
     Path(desk.where.journal).write_bytes(b"\0" * 10)
     assert look(desk.where).damage == [".task/journal.jsonl: not one line of it can be read"]
 

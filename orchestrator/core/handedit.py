@@ -82,11 +82,14 @@ def edits(snapshot: Snapshot, face: Checklist, edited: Checklist | None = None) 
     found: list[Edit] = []
     before: str | None = None
     seen: dict[str, int] = {}
+    taken = set(snapshot.labels)
     labels = face_labels(face, snapshot)
     for label, step in zip(labels, face.steps, strict=True):
         n = seen[step.name] = seen.get(step.name, 0) + 1
-        if label not in snapshot.steps:
-            found.append(NewStep(StepId(step.name, n), label, before))
+        if label not in snapshot.steps:  # a line `b` behind `b (2)`, which is the second b, is the third
+            new = next(one for i in itertools.count(n) if (one := StepId(step.name, i)) not in taken)
+            taken.add(new)
+            found.append(NewStep(new, label, before))
         if label not in tags or (tags[label].status, tags[label].redo) != (step.status, step.redo):
             found.extend(_status_edit(snapshot, label, step))
         before = label
