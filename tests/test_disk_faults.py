@@ -220,6 +220,31 @@ def test_a_step_file_that_a_full_disk_left_without_its_heading_gets_it(desk: Des
     assert Path(desk.where.step("c.md")).read_text("utf-8").count("# c\n") == 1
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_step_file_that_could_not_be_looked_at_for_a_moment_keeps_its_heading(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """It was taken for closed: what came next was the first line of a new one."""
+    if there:
+        Path(desk.where.step("c.md")).write_text("# c\n\nmine\n")
+
+    def refuse(path: str, flags: int) -> int:
+        if path.endswith("/c.md") and not flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return os.open(path, flags)
+
+    monkeypatch.setattr(reading, "os", SimpleNamespace(**{**vars(os), "open": refuse}))
+    with pytest.raises(PermissionError):
+        desk.run("c")
+    monkeypatch.undo()
+    task = desk.next_holder()
+    task.begin_try(StepId("c"), 1, effect="idempotent", args="")
+    text = Path(desk.where.step("c.md")).read_text("utf-8")
+    assert text.startswith("# c\n")
+    assert text.count("# c\n") == 1
+    assert ("mine" in text) is there
+
+
 def test_a_task_md_that_was_lost_says_again_how_the_task_stands(desk: Desk) -> None:
     Path(desk.where.task_md).unlink()
     desk.next_holder()
