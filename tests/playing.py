@@ -149,9 +149,20 @@ class Play:
         said = self.stage.recover(task.seat)
         seen = look(task.seat.where)
         ways = [self.comes_to(task, one, face) for one in may[lies[0] :] for face in faces]
+        for way, _ in ways:
+            self.tries_of(way, model, seen)
         fitting = [way for way, expected in ways if said in (expected, "damaged") and self.fits(task, way, seen)]
         assert fitting, f"it came up and went on as it may not: {said}, {seen.snapshot}"
         task.model = fitting[-1]
+
+    @staticmethod
+    def tries_of(way: Model, before: Model, seen: Look) -> None:
+        """A try that the journal has lost, and the step's file has not, keeps its number; what it spent is lost."""
+        for label, state in seen.snapshot.steps.items():
+            step, known = way.steps.get(label), before.steps.get(label)
+            if step is not None and known is not None and step.tries <= state.tries <= known.tries + 1:
+                assert state.spent <= known.spent + 1
+                step.tries, step.spent = state.tries, state.spent
 
     def faces_of(self, task: Both, lines: Lines) -> list[Lines | None]:
         """What task.md may be taken to say: what it says, or what a kill left beside it. One that is unsynced may be
